@@ -4,7 +4,7 @@
 
     from rankmem_aggregator import connect
 
-    with connect("rankmem.duckdb") as queries:  # or "host:port" of a running aggregator
+    with connect("rankmem.duckdb") as queries:  # or "host:port" of a running aggregator, or "lake:DIR"
         table = queries.sql("SELECT * FROM peak_by_rank")
 
 Importing this package loads neither DuckDB nor gRPC nor Arrow: ``connect`` does, when it is called.
@@ -30,11 +30,11 @@ def connect(
     token_file: str | Path | None = None,
     unsafe: bool = False,
 ) -> Queries:
-    """Opens a database file, or reaches a running aggregator; the caller closes it.
+    """Opens a database file or a lake, or reaches a running aggregator; the caller closes it.
 
     Args:
-        target: path of a database file, or ``host:port`` of an aggregator. A file that an aggregator
-            holds is answered by that aggregator.
+        target: path of a database file, ``host:port`` of an aggregator, or a lake: ``lake:DIR`` or
+            ``s3://BUCKET/PREFIX``. A file that an aggregator holds is answered by that aggregator.
         tls_ca: the CA that signed the aggregator's certificate, or ``public``; default RANKMEM_TLS_CA. Given:
             the aggregator is dialled with TLS.
         tls_cert: a certificate of one's own, where it asks for one; default RANKMEM_TLS_CERT.

@@ -22,6 +22,7 @@ from rankmem_cli.verbs.export import export
 from rankmem_cli.verbs.hosts import hosts
 from rankmem_cli.verbs.import_ import import_
 from rankmem_cli.verbs.job_peak import job_peak
+from rankmem_cli.verbs.lake import lake
 from rankmem_cli.verbs.live import live
 from rankmem_cli.verbs.modules import modules
 from rankmem_cli.verbs.oom import oom
@@ -106,6 +107,7 @@ def options(
 app.command(context_settings={"allow_interspersed_args": False})(run)
 for verb in VERBS:
     app.command(name=verb.__name__.rstrip("_").replace("_", "-"))(verb)
+app.add_typer(lake, name="lake")
 
 
 def main() -> None:

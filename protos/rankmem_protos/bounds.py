@@ -1,12 +1,15 @@
 """Bounds of numbers and texts, each once: no recording means a value beyond them, and no row may hold one.
 
 The readers of spools and of other tools' files, the shipper and the aggregator use the same ones, so
-that the last does not refuse what the first accepts. Imports nothing: the trainer reads it, too.
+that the last does not refuse what the first accepts. Imports nothing: every Python process below
+``rankmem run`` reads it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+TYPE_CHECKING = False  # typing's own is not worth its import here
+if TYPE_CHECKING:
+    from typing import Final
 
 SIZE_BYTES_MAX: Final = 2**50
 """1 PiB: no host has it; larger is a corrupt record. Thousands of them still add up within 64 bits."""

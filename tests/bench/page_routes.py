@@ -25,14 +25,14 @@ from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId
-from rankmem_aggregator.sql import export_text, page_text
+from rankmem_aggregator.sql import page_text
 from rankmem_protos.errors import RankmemError
 
 CPU_MS_MAX: Final = 100.0
 """Of an answer, p95 (page.md 3.6)."""
 PEAK_MS_MAX: Final = 2000.0
 """Of the job's peak above a hundred million events: asked once, kept."""
-ROUTE_S: Final = 25.0
+ROUTE_S: Final = 10.0
 """Measuring of one route at most, however many ranges that is."""
 TODAY_ROUNDS: Final = 3
 _ASKED_ONCE: Final = ("/peak", "/peak_held", "/ranks_curve")
@@ -64,7 +64,6 @@ class Scale:
 _TODAY: Final[Mapping[str, tuple[str, bool, Callable[[Queries, Scale], Any]]]] = {
     "/sessions": ("sessions", False, lambda q, scale: q.sessions()),
     "/job": ("peak and ranks", False, lambda q, scale: (q.peak(SESSION), q.ranks(SESSION))),
-    "/heat": ("the report's heat", False, lambda q, scale: _report_heat(q, scale)),
     "/curve": ("timeline --rank", True, lambda q, scale: q.timeline(SESSION, rank=3)),
     "/groups": (
         "timeline --by category --rank",
@@ -209,12 +208,6 @@ def _ratio(queries: Queries, scale: Scale, path: str, page_ms: float) -> str:
         return f"; {name}: {exc.message}"
     today_ms = statistics.median(took)
     return f"; {name}: {today_ms:.0f} ms, {today_ms / max(page_ms, 0.1):.1f} times"
-
-
-def _report_heat(queries: Queries, scale: Scale) -> pa.Table:
-    begin = queries.sql(page_text("session_state"), {"session": SESSION})["origin_ns"][0].as_py()
-    given = {"session": SESSION, "device_type": "cuda", "ranks": None, "num_bins": 512}
-    return queries.sql(export_text("heat"), given | {"from_ns": begin, "until_ns": begin + scale.span_ns})
 
 
 def _percentiles(samples: Sequence[float]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from constructed import RankLog, empty_database, store_logs, store_rows
 from page_browser import OpenPage, opened_page
@@ -181,6 +181,101 @@ def test_a_click_on_a_frame_zooms_and_filters_the_table(page: OpenPage) -> None:
     assert page.drawn("flame")["focus"] == 0
 
 
+FRAME_BLOCKS = [i for i in range(BLOCKS) if i % 2 == 0 and i % 10]
+"""Those made below src/model.py:7."""
+
+
+def _freed_s(block: int) -> int | None:
+    return 60 + block // 4 if block % 4 == 0 else None
+
+
+def test_a_frame_of_the_flame_graph_filters_the_curve_the_map_and_the_table(page: OpenPage) -> None:
+    page.change(view="job", by="operator")
+    whole = page.drawn("curve")
+    _click(page, "src/model.py:7 forward")
+    assert page.state("pick") == "frame:src%2Fmodel.py%3A7%20forward"
+    curve = page.drawn("curve")
+    summed = [
+        sum(values) for values in zip(*(each["values"] for each in curve["areas"]["layers"]), strict=True)
+    ]
+    expected = [
+        sum((i + 1) << 10 for i in FRAME_BLOCKS if i * SECOND <= at and at < (_freed_s(i) or 1000) * SECOND)
+        for at in curve["areas"]["times"]
+    ]
+    assert summed == expected
+    assert max(summed) < max(whole["lines"][0]["values"])
+    assert curve["lines"][0]["values"] == whole["lines"][0]["values"], "the lines are of all blocks"
+    assert sorted(page.drawn("block_map")["blocks"]) == FRAME_BLOCKS
+    page.tab.click("#curve .chips .chip")
+    page.settle()
+    assert page.drawn("curve")["areas"] == whole["areas"]
+    page.change(by="")
+
+
+def test_a_picked_block_shows_its_row_and_its_life_on_the_curve_and_the_map(page: OpenPage) -> None:
+    page.change(view="job", rows=10)
+    drawn = page.drawn("block_map")
+    page.tab.locator("#block_map canvas").scroll_into_view_if_needed()
+    box = page.tab.locator("#block_map canvas").bounding_box()
+    assert box is not None
+    block = 24  # not among the first ten
+    i = drawn["owner"].index(drawn["blocks"].index(block))
+    facts = drawn["facts"]
+    x = box["x"] + 76 + (drawn["x0"][i] + drawn["x1"][i]) / 2 / facts["length"] * (box["width"] - 84)
+    high = box["height"] - 26
+    y = box["y"] + 6 + high - (drawn["y0"][i] + drawn["size"][i] / 2) / facts["height_bytes"] * high
+    page.tab.mouse.click(x, y)
+    page.settle()
+    assert page.state("pick") == f"block:{block}"
+    page.until("document.querySelector('#blocks .detail').dataset.frames")
+    assert f"block {block}: 25.00 KiB" in page.tab.inner_text("#blocks .detail")
+    for panel in ("curve", "block_map"):
+        page.until(f"window.rankmem.drawn('{panel}').life")
+        life = page.drawn(panel)["life"]
+        assert (life["block"], life["from"], life["to"]) == (block, block * SECOND, 66 * SECOND), panel
+    page.change(pick="block:25")
+    page.until("window.rankmem.drawn('curve').life.block === 25")
+    assert page.drawn("curve")["life"]["to"] is None, "never freed"
+    page.change(pick="")
+    page.until("!window.rankmem.drawn('curve').life && !window.rankmem.drawn('block_map').life")
+    page.change(rows="")
+
+
+def test_a_drag_and_a_click_on_the_curve_choose_the_range_and_the_event_of_all(page: OpenPage) -> None:
+    page.change(view="job", which="")
+    box = page.tab.locator("#curve canvas").nth(1).bounding_box()
+    assert box is not None
+    width = box["width"] - 72
+    page.tab.mouse.move(box["x"] + 64 + 0.2 * width, box["y"] + 50)
+    page.tab.mouse.down()
+    page.tab.mouse.move(box["x"] + 64 + 0.4 * width, box["y"] + 50, steps=3)
+    page.tab.mouse.up()
+    page.settle()
+    begin, end = int(page.state("from") or 0), int(page.state("to") or 0)
+    assert abs(begin - 20 * SECOND) < SECOND
+    assert abs(end - 40 * SECOND) < SECOND
+    heat = page.drawn("heat")
+    assert (heat["from"], heat["to"]) == (begin, end)
+    assert page.drawn("block_map")["facts"]["events"] == sum(
+        begin <= i * SECOND <= end for i in range(BLOCKS)
+    )
+    page.tab.mouse.click(box["x"] + 64 + width / 2, box["y"] + 50)
+    page.settle()
+    seq = int(page.state("seq") or 0)
+    assert abs(seq - 30) <= 1, "the event at the middle of the range"
+    held = sum((i + 1) << 10 for i in range(seq + 1))
+    assert page.drawn("blocks")["total"]["bytes"] == held
+    assert page.drawn("flame")["facts"]["bytes"] == held
+    page.tab.locator("#heat canvas").first.scroll_into_view_if_needed()
+    heat_box = page.tab.locator("#heat canvas.surface").bounding_box()
+    assert heat_box is not None
+    page.tab.mouse.click(heat_box["x"] + 64 + (heat_box["width"] - 72) * 0.999, heat_box["y"] + 22)
+    page.until("['39', '40'].includes(window.rankmem.state.get('seq'))")  # the highest at the right edge
+    page.settle()
+    held = sum((i + 1) << 10 for i in range(int(page.state("seq") or 0) + 1))
+    assert page.drawn("blocks")["total"]["bytes"] == held
+
+
 def test_a_right_click_copies_the_frame(page: OpenPage) -> None:
     _click(page, "src/model.py:30 call", "right")
     assert page.tab.evaluate("() => window.rankmem.panel('flame').copiedFrame") == "src/model.py:30 call"
@@ -247,6 +342,43 @@ def test_a_range_without_blocks_says_so_and_keeps_its_filters(page: OpenPage) ->
     page.tab.click("#blocks .toggles button:has-text('made')")
     page.settle()
     assert _ids(page) == [1]
+
+
+def test_a_stack_can_be_copied_once_it_has_come(page: OpenPage) -> None:
+    held: list[Route] = []
+    page.tab.route("**/stack?*", lambda route: held.append(route))
+    try:
+        page.tab.click("#blocks tbody tr:first-child")
+        page.until("document.querySelector('#blocks .detail button')")
+        copy = page.tab.locator("#blocks .detail button:has-text('copy the stack')")
+        assert copy.is_disabled()
+        for _ in range(100):
+            if held:
+                break
+            page.tab.wait_for_timeout(30)
+        for route in held:
+            route.continue_()
+    finally:
+        page.tab.unroute("**/stack?*")
+    page.until("document.querySelector('#blocks .detail').dataset.frames === '3'")
+    page.tab.context.grant_permissions(["clipboard-write", "clipboard-read"])
+    copy.click()
+    page.until("document.getElementById('announcer').textContent === 'copied the stack'")
+    text = page.tab.evaluate("() => navigator.clipboard.readText()")
+    assert text.split("\n") == ["src/loss.py:9 loss", "src/model.py:30 call", "src/train.py:40 main"]
+
+
+def test_the_rank_view_says_and_chooses_which_blocks_its_flame_graph_is_of(page: OpenPage) -> None:
+    page.change(view="rank", which="freed")
+    freed = sum((i + 1) << 10 for i in range(0, BLOCKS, 4))
+    assert page.drawn("flame")["facts"]["bytes"] == freed
+    assert "freed in the range" in page.tab.inner_text("#flame .title")
+    page.tab.click("#flame .toggles button:has-text('alive')")
+    page.settle()
+    assert page.state("which") is None
+    assert "blocks alive after event" in page.tab.inner_text("#flame .title")
+    page.change(view="blocks")
+    assert page.tab.locator("#flame .toggles:visible").count() == 0, "the table has them there"
 
 
 def test_where_use_is_not_recorded_it_says_so(page: OpenPage) -> None:

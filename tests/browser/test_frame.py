@@ -68,5 +68,52 @@ def test_what_is_copied_is_said_and_what_is_not(page: OpenPage, permissions: lis
     page.open()
     page.tab.context.grant_permissions(permissions)
     page.tab.get_by_role("button", name="copy link").click()
-    page.tab.wait_for_function("document.getElementById('announcer').textContent.includes('copied')")
+    page.until("document.getElementById('announcer').textContent.includes('copied')")
     assert page.tab.inner_text("#announcer") == said
+
+
+def misread(page: OpenPage, panel: str) -> str:
+    """What a panel says that it did not understand of the link."""
+    return page.tab.locator(f"#{panel} .misread").inner_text()
+
+
+def test_what_is_not_understood_in_a_link_is_said_with_what_is_shown_instead(page: OpenPage) -> None:
+    page.open(
+        view="job", by="bar", mode="foo", rank="three", which="eaten", line="high", pick="x", map="globe"
+    )
+    said = misread(page, "curve")
+    assert "by=bar is not understood: category is shown. Known here: category, phase" in said
+    assert "rank=three is not understood: it is no whole number, and left out." in said
+    assert "pick=x is not understood: nothing is picked." in said
+    assert "mode=foo is not understood: abs is shown. Known here: abs, median, headroom." in misread(
+        page, "heat"
+    )
+    assert "line=high is not understood: no line is drawn." in misread(page, "heat")
+    assert "which=eaten is not understood: alive is shown." in misread(page, "blocks")
+    assert "map=globe is not understood: stacked is shown." in misread(page, "block_map")
+    assert "Rank 3" in page.tab.inner_text("#curve-title"), "all else is shown"
+    page.change(by="operator", mode="", rank=1, which="", line="", pick="", map="")
+    assert page.tab.locator(".misread:visible").count() == 0
+    page.change(view="nowhere")
+    assert "there is no view nowhere" in page.tab.inner_text("#view")
+
+
+def test_an_older_link_has_one_name_for_the_line_and_the_size(page: OpenPage) -> None:
+    page.open(view="job", limit=1)
+    assert (page.state("line"), page.state("limit")) == ("1", None)
+    page.open(view="fit", limit=2)
+    assert (page.state("size"), page.state("line")) == ("2", None)
+    assert page.drawn("fit")["rows"][0]["size_bytes"] == 2 << 30
+
+
+def test_links_of_the_tiles_lead_on_from_what_is_shown(page: OpenPage) -> None:
+    page.open(view="job")
+    page.change(by="operator", rank=2)
+    links = page.tab.evaluate(
+        """() => [...document.querySelectorAll('a.tile, header a')]
+            .map(each => new URLSearchParams(each.hash.slice(1)))
+            .map(each => [each.get('by'), each.get('rank')])"""
+    )
+    assert len(links) > 15
+    assert all(by == "operator" for by, _ in links)
+    assert ["operator", "2"] in links

@@ -81,7 +81,7 @@ def test_modes_orders_and_the_limit_are_in_the_link(page: OpenPage) -> None:
     drawn = page.drawn("heat")
     assert drawn["mode"] == "median"
     assert drawn["rows"][LOSES]["topBytes"] < -(11 << 30)
-    page.change(mode=None, order="host", limit="20")
+    page.change(mode=None, order="host", line="20")
     drawn = page.drawn("heat")
     assert drawn["rows"][0]["group"] == "name-of-gpu-node-000"
     assert any(byte for byte in drawn["rows"][0]["above"])

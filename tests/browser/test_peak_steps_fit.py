@@ -65,6 +65,33 @@ def test_a_bar_leads_to_its_rank_at_that_instant_also_by_keyboard(page: OpenPage
     assert page.state("seq") == str(first["seq"])
 
 
+def test_of_many_bars_all_can_be_turned_to(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("page") / "many.duckdb"
+    logs = [RankLog(rank=rank) for rank in range(45)]
+    for rank, log in enumerate(logs):
+        log.alloc("x", (1000 - rank) << 10, at=10)
+    with empty_database(str(path)) as connection:
+        store_logs(connection, logs)
+    with served_page(path) as client, opened_page(browser, client) as page:
+        page.open(view="peak", of="rank")
+        assert "45 ranks" in page.tab.inner_text("#peak-ranks .title")
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "1 to 40 of 45 ranks"
+        page.tab.locator("#peak-ranks button[aria-label='next page']").focus()
+        page.tab.keyboard.press("Enter")
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "41 to 45 of 45 ranks"
+        page.tab.locator("#peak-ranks canvas").focus()
+        page.tab.keyboard.press("ArrowUp")  # from the first of this page to the last of the one before
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "1 to 40 of 45 ranks"
+        assert "rank 39:" in page.tab.inner_text("#announcer")
+        page.tab.keyboard.press("ArrowDown")
+        assert page.tab.inner_text("#peak-ranks .pager .note") == "41 to 45 of 45 ranks"
+        page.tab.locator("#peak-ranks canvas").click(position={"x": 4, "y": 3 * 22 + 11})
+        page.settle()
+        assert (page.state("view"), page.state("rank")) == ("job", "43")
+
+
 def test_the_leaking_line_is_on_the_screen_first(page: OpenPage) -> None:
     page.open(view="steps")
     drawn = page.drawn("steps-heat")
@@ -85,12 +112,40 @@ def test_the_leaking_line_is_on_the_screen_first(page: OpenPage) -> None:
     assert page.drawn("steps-table")["rank"] == 0
 
 
+def test_the_steps_are_those_of_the_attempt_that_is_chosen(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("page") / "two.duckdb"
+    logs = []
+    for attempt, size in ((0, 7), (1, 3)):
+        log = RankLog(attempt=attempt, started=attempt * 10_000, ended=attempt * 10_000 + 5000)
+        for step in range(12 + attempt):
+            log.alloc(f"x{step}", size, at=log.started + 100 * step)
+            log.step_ends(step, at=log.started + 100 * step + 50)
+        logs.append(log)
+    with empty_database(str(path)) as connection:
+        store_logs(connection, logs)
+    with served_page(path) as client, opened_page(browser, client) as page:
+        page.open(view="steps", rank=0, attempt=0)
+        assert [row["slope_bytes"] for row in page.drawn("steps-growth")["rows"]] == [7]
+        assert page.drawn("steps-heat")["bins"] == 12
+        assert {row["attempt"] for row in page.drawn("steps-table")["rows"]} == {0}
+        assert "attempt 0" in page.tab.inner_text("#steps-table-title")
+        page.change(attempt=1)
+        assert [row["slope_bytes"] for row in page.drawn("steps-growth")["rows"]] == [3]
+        assert page.drawn("steps-heat")["bins"] == 13
+        assert "attempt 1" in page.tab.inner_text("#steps-heat .title")
+        page.change(attempt="")
+        assert {row["attempt"] for row in page.drawn("steps-table")["rows"]} == {0, 1}
+        assert page.tab.locator("#steps-table th:has-text('attempt')").count() == 1
+
+
 def test_a_size_to_try_is_in_the_link_and_the_fullest_rank_is_first(page: OpenPage) -> None:
     page.open(view="fit")
     page.tab.fill("#fit input", "4")
     page.tab.press("#fit input", "Enter")
     page.settle()
-    assert page.state("limit") == "4"
+    assert page.state("size") == "4"
     first = page.drawn("fit")["rows"][0]
     assert (first["rank"], first["verdict"]) == (LEAKING_RANK, "short")
     assert "1 of 16" in page.tab.inner_text("#fit .tiles")

@@ -98,6 +98,62 @@ def test_hovering_a_block_names_it_and_a_click_picks_it(page: OpenPage, kind: st
     assert len(page.drawn("block_map")["blocks"]) == 1
 
 
+def test_the_axis_of_addresses_zooms_by_wheel_drag_and_keys_and_is_in_the_link(page: OpenPage) -> None:
+    page.open(view="segments", rank=0, map="address")
+    canvas = page.tab.locator("#block_map canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    top, high = box["y"] + 6, box["height"] - 26
+    whole = page.drawn("block_map")
+    total = whole["facts"]["height_bytes"]
+    assert whole["y0"] == [8 * i * MIB for i in range(8)]
+
+    # From the middle of block 2 to the middle of block 4 (of the first at the bottom).
+    middles = [top + high - (8 * i * MIB + 4 * MIB) / total * high for i in (2, 4)]
+    page.tab.mouse.move(box["x"] + 60, middles[0])
+    page.tab.mouse.down()
+    page.tab.mouse.move(box["x"] + 60, middles[1], steps=3)
+    page.tab.mouse.up()
+    page.settle()
+    first, _, after = (page.state("mapa") or "").partition("-")
+    pixel = total / high
+    assert abs(int(first, 16) - (BASE + 20 * MIB)) <= pixel
+    assert abs(int(after, 16) - (BASE + 36 * MIB)) <= pixel
+    drawn = page.drawn("block_map")
+    assert drawn["facts"]["height_bytes"] == int(after, 16) - int(first, 16)
+    assert drawn["y0"] == [BASE + 8 * i * MIB - int(first, 16) for i in (2, 3, 4)]
+    assert drawn["size"] == whole["size"][2:5]
+    assert page.state("from") is None, "the range of time is as it was"
+    x, y = middle_of(page, "block_map", 4)
+    page.tab.mouse.move(x, y)
+    page.until("document.getElementById('tip').textContent.includes('aten::op3')")
+
+    page.tab.reload()
+    page.settle()
+    assert page.drawn("block_map")["y0"] == drawn["y0"]
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    page.tab.mouse.move(box["x"] + 60, box["y"] + 6 + high / 2)
+    page.tab.mouse.wheel(0, 200)
+    page.settle()
+    assert page.drawn("block_map")["facts"]["height_bytes"] == round(drawn["facts"]["height_bytes"] * 1.25)
+    low = page.drawn("block_map")["facts"]["low_bytes"]
+    canvas.focus()
+    page.tab.keyboard.press("ArrowUp")
+    page.settle()
+    assert page.drawn("block_map")["facts"]["low_bytes"] > low
+    page.tab.keyboard.press("PageUp")
+    page.settle()
+    page.tab.locator("#block_map button:has-text('all addresses')").focus()
+    page.tab.keyboard.press("Enter")
+    page.settle()
+    assert page.state("mapa") is None
+    assert page.drawn("block_map")["y0"] == whole["y0"]
+    assert page.tab.evaluate("() => document.activeElement.closest('section')?.id") == "block_map"
+
+
 def test_a_click_on_the_fragmentation_curve_chooses_the_instant_of_the_segments(page: OpenPage) -> None:
     page.open(view="segments", rank=0)
     facts = page.drawn("segments")["facts"]

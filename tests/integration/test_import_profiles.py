@@ -14,8 +14,9 @@ from fuzz_imports import fuzz
 from import_read import asked, imported
 from made_profiles import memory, op, saved, step, written
 from rankmem_cli.main import app
-from rankmem_imports.tensorflow.lives import Lives, maximums
+from rankmem_imports.tensorflow.lives import Lives
 from rankmem_imports.tensorflow.stats import nodes_of
+from tensorflow_maximums import maximums
 
 
 @pytest.fixture

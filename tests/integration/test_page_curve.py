@@ -18,6 +18,7 @@ from constructed import SESSION, RankLog, empty_database, store_logs
 from page_reading import PageReader, page_reader
 from rankmem_aggregator.page import coarse_groups
 from rankmem_aggregator.page import columns as page_columns
+from rankmem_aggregator.page.answers import groups
 from rankmem_aggregator.page.columns import UNKNOWN, columns_of
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_protos.errors import Code, RankmemError
@@ -192,6 +193,58 @@ def test_groups_of_a_row_are_those_of_the_blocks_alive_then(
             kept = {name: size for name, size in alive if name in names}
             others = sum(size for name, size in alive if name not in names)
             assert shown == kept | ({"others": others} if others else {}), row["time_ns"]
+
+
+PICKS = {
+    "category:activation": "category = 'activation'",
+    "category:activation;category:gradient;within:a": (
+        "category IN ('activation', 'gradient') AND (module || '.') ^@ 'a.'"
+    ),
+    "operator:aten%3A%3Aop3;operator:": (
+        "coalesce(operator, if(preexisting, 'before the recording', '')) IN ('aten::op3', '')"
+    ),
+    "category:unknown": "category = 'unknown'",
+    "stream:no such": "false",
+}
+
+
+@pytest.mark.parametrize("by", ["category", "module"])
+@pytest.mark.parametrize("pick", PICKS)
+def test_groups_of_what_is_picked_are_those_of_the_picked_blocks_alive_then(
+    page: PageReader, database: Path, points: list[Point], by: str, pick: str
+) -> None:
+    origin_ns = page.session.origin_ns
+    span = {"from_": points[0][1] - origin_ns, "to": points[-1][1] - origin_ns}
+    answer = page.ask("/groups", rank=1, by=by, px=40, pick=pick, **span)
+    facts = facts_of(answer)
+    assert (facts["picked"], facts["too_many"], facts["difference_bytes"]) == (True, False, 0)
+    whole = page.ask("/curve", rank=1, px=40, **span)
+    assert answer["requested"].equals(whole["requested"]), "the lines are those of all blocks"
+    rows = answer.to_pylist()
+    num_seen = 0
+    with duckdb.connect(database, read_only=True) as connection:
+        for row in rows[:: len(rows) // 12]:
+            alive = connection.execute(
+                f"""SELECT coalesce(group_of_block('{by}', b), 'none'), sum(size_bytes)::BIGINT
+                    FROM live_at_seq(?, 0, 1, ?, ?) AS b WHERE {PICKS[pick]} GROUP BY 1""",
+                [SESSION, DEVICE, row["seq"]],
+            ).fetchall()
+            shown = {name: row[f"g{i}"] for i, name in enumerate(facts["groups"]) if row[f"g{i}"]}
+            assert shown == dict(alive), row["time_ns"]
+            num_seen += len(shown)
+    assert num_seen > 8 or pick == "stream:no such"
+
+
+def test_where_picked_blocks_are_too_many_to_read_there_are_no_groups(
+    page: PageReader, points: list[Point], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "GROUP_EVENTS_MAX", 10)
+    origin_ns = page.session.origin_ns
+    span = {"from_": points[0][1] - origin_ns, "to": points[-1][1] - origin_ns}
+    answer = page.ask("/groups", rank=1, by="line", px=40, pick="category:activation", **span)
+    facts = facts_of(answer)
+    assert (facts["groups"], facts["too_many"]) == ([], True)
+    assert answer["requested"].equals(page.ask("/curve", rank=1, px=40, **span)["requested"])
 
 
 def test_a_group_that_rose_and_fell_within_a_range_of_the_summaries_paints_nothing_beside(

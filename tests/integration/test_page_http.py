@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -18,6 +19,7 @@ import pytest
 from constructed import SESSION, RankLog, empty_database, store_logs
 from page_server import PageClient, served_page
 from rankmem_aggregator.page import door, live, requests
+from rankmem_aggregator.page.config import bind
 from rankmem_aggregator.page.headers import SECURITY_HEADERS
 from rankmem_aggregator.page.serving import PageConfig
 
@@ -359,6 +361,24 @@ def every_status(client: PageClient) -> Iterator[tuple[str, str, dict[str, str]]
     yield "GET", SESSIONS, {"sec-fetch-site": "cross-site"}
     yield "PUT", SESSIONS, {}
     yield "POST", "/code", {}
+
+
+def test_a_body_is_sent_without_waiting_for_its_heads_acknowledgement() -> None:
+    async def switched_off() -> int:
+        seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ours = writer.get_extra_info("socket")
+            seen.set_result(ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        async with await asyncio.start_server(accepted, sock=bind("127.0.0.1:0")) as server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            found = await asyncio.wait_for(seen, 30)
+            writer.close()
+        return found
+
+    assert asyncio.run(switched_off()) == 1
 
 
 def test_every_response_has_the_headers(client: PageClient) -> None:

@@ -156,6 +156,54 @@ def test_the_pixels_of_the_address_map_are_those_of_all_blocks(
     np.testing.assert_allclose(drawn(answer), expected, atol=1 / 255)
 
 
+@pytest.mark.parametrize("most", [20_000, 40])
+def test_a_part_of_the_addresses_has_the_pixels_of_the_blocks_in_it(
+    client: PageClient, path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """From within a block of the region below to within one of the next, over the gap between them."""
+    monkeypatch.setattr(block_map, "RECTANGLES_MAX", most)
+    everything, length = lives(path, "event")
+    far = sorted((b["address"], b["size"]) for _, _, b in everything if b["address"] < 0)
+    near = sorted(
+        (b["address"], b["size"]) for _, _, b in everything if 0 <= b["address"] - (1 << 55) < 1 << 22
+    )
+    first, after = far[-20][0] + 7, near[30][0] + near[30][1] // 2
+    answer = client.ask(
+        f"s/{SESSION}/map", rank=0, kind="address", width=WIDTHS[most], height=43,
+        address_from=hex(first % 2**64), address_to=hex(after),
+    )  # fmt: skip
+    below = max(address + size for address, size in far) - first
+    high = below + after - near[0][0]
+    expected = np.zeros((43, WIDTHS[most]))
+    num_blocks = 0
+    for begin, end, block in everything:
+        if block["address"] >= 1 << 60:
+            continue
+        y = block["address"] - first if block["address"] < 0 else below + block["address"] - near[0][0]
+        if y + block["size"] > 0 and y < high:
+            num_blocks += 1
+            sx, sy = WIDTHS[most] / length, 43 / high
+            add(expected, begin * sx, end * sx, max(y, 0) * sy, min(y + block["size"], high) * sy)
+    facts = facts_of(answer)
+    assert (facts["height_bytes"], facts["num_blocks"]) == (high, num_blocks)
+    assert facts["low_bytes"] == first - far[0][0]
+    assert answer.num_rows == min(most, num_blocks) < len(everything)
+    np.testing.assert_allclose(drawn(answer), expected, atol=1 / 255)
+
+
+def test_addresses_in_a_gap_or_outside_of_all_mean_what_is_next(client: PageClient) -> None:
+    def asked(**window: str) -> tuple[int, int, int]:
+        facts = client.facts(f"s/{SESSION}/map", rank=0, kind="address", **window)
+        return facts["low_bytes"], facts["height_bytes"], facts["space_bytes"]
+
+    low, height, whole = asked()
+    assert (low, height) == (0, whole)
+    assert asked(address_from="0x8000000000000000", address_to="0x7fffffffffffffff") == (0, whole, whole)
+    below = client.facts(f"s/{SESSION}/map", rank=0, kind="address")["ranges"][1]["offset"]
+    assert asked(address_from="0xffffffffffffffff") == (below, whole - below, whole)
+    assert asked(address_from="0x7fffffffffffffff") == (whole - 1, 1, whole)
+
+
 @pytest.mark.parametrize("axis", ["event", "time"])
 @pytest.mark.parametrize("most", [20_000, 40, 1])
 def test_the_pixels_of_the_stacked_map_are_those_of_all_bytes_alive(
@@ -264,6 +312,8 @@ def test_blocks_without_an_address_are_counted_not_drawn(client: PageClient) -> 
         ({"rank": 0, "kind": "circle"}, "circle"),
         ({"rank": 0, "pick": "colour:blue"}, "colour:blue"),
         ({"rank": 0, "seq": "NaN"}, "NaN"),
+        ({"rank": 0, "kind": "address", "address_from": "12"}, "hexadecimal|cannot be used"),
+        ({"rank": 0, "kind": "address", "address_from": "0x2", "address_to": "0x1"}, "are none"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(client: PageClient, asked: dict[str, Any], word: str) -> None:

@@ -291,6 +291,9 @@ def test_the_last_attempt_counts_unless_another_is_asked_for(tmp_path: Path) -> 
         with connect(tmp_path / "two.duckdb") as queries:
             shown = queries.sql(facts(client, "steps", rank=0, attempt=0)["sql"])
         assert shown["step"].to_pylist() == list(range(12))
+        assert {row["attempt"] for row in ask(client, "steps", rank=0)} == {0, 1}
+        first = ask(client, "steps", rank=0, attempt=0)
+        assert first == [row for row in ask(client, "steps", rank=0) if row["attempt"] == 0] != []
 
 
 def test_a_session_without_steps_says_so(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ What happens at a limit:
 - **In the shipper** reading stops while the send buffer is full; the spool keeps the rest, up to its
   budget.
 - **In the aggregator** batches wait for room *before* they are decoded, first come, first served. Shippers
-  whose batches wait for seconds are told why (`rankmem status` and their log show it) and keep what they
+  whose batches wait for seconds get the reason (`rankmem status` and their log show it) and keep what they
   have. Over its memory budget the aggregator accepts an eighth of the queue and one new shipper per second;
   the others try again.
 - **A batch** declares its decoded size in its headers, and is refused by that before memory is taken.

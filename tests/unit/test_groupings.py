@@ -7,8 +7,11 @@ from typing import get_args
 
 import pytest
 
+import page_facts
+from rankmem_aggregator.page.static_files import static_folder
 from rankmem_aggregator.query import types
 from rankmem_aggregator.sql import view_text
+from rankmem_protos.categories import CATEGORY_NAMES
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.groupings import GROUPINGS, SUMMARIZED, grouping_of, offered
 
@@ -38,3 +41,14 @@ def test_a_grouping_that_a_question_does_not_offer_is_refused_with_those_it_does
         grouping_of("host", "ops")
     assert refused.value.code is Code.INVALID
     assert refused.value.hint.startswith("one of rank, category, operator")
+
+
+def test_the_page_has_every_grouping_of_blocks_and_a_colour_for_every_category() -> None:
+    assert page_facts.MODULE.read_text("utf-8") == page_facts.module(), "make docs"
+    for module in static_folder().rglob("*.js"):
+        if module.name != "facts.js":
+            assert '"annotation", "' not in module.read_text("utf-8"), f"{module.name} lists groupings itself"
+    colours = (static_folder() / "colours.js").read_text("utf-8")
+    own = re.search(r"const CATEGORY = \{(.*?)\};", colours, re.DOTALL)
+    assert own is not None
+    assert set(CATEGORY_NAMES) <= set(re.findall(r"^  (\w+): ", own[1], re.MULTILINE))

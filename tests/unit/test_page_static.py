@@ -20,7 +20,8 @@ LINES_MAX: Final = 300
 SINKS: Final = (
     r"innerHTML", r"outerHTML", r"insertAdjacentHTML", r"document\.write", r"\beval\s*\(", r"\bFunction\s*\(",
     r"setTimeout\(\s*[\"'`]", r"setInterval\(\s*[\"'`]", r"srcdoc", r"createContextualFragment", r"DOMParser",
-    r"javascript:", r"setHTMLUnsafe", r"\.cssText", r"setAttribute\(\s*[\"'](?:style|on\w+)[\"']",
+    r"[\"'`]javascript:[^\"'`]", r"setHTMLUnsafe", r"\.cssText",
+    r"setAttribute\(\s*[\"'](?:style|on\w+)[\"']",
     r"import\(", r"new Worker", r"new WebSocket", r"\bstyle:\s*[\"'`]", r"XMLHttpRequest", r"sendBeacon",
 )  # fmt: skip
 ELSEWHERE: Final = re.compile(r"""["'`](?:https?:)?//[^"'`]*""")
@@ -29,7 +30,7 @@ ALLOWED_ADDRESSES: Final = ("http://www.w3.org/2000/svg",)
 
 
 def without_comments(text: str) -> str:
-    return re.sub(r"^\s*//.*$|/\*.*?\*/", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^\s*//[^\n]*$|/\*.*?\*/", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(STATIC)))
@@ -101,3 +102,28 @@ def test_the_policy_lets_in_nothing_but_the_page_itself() -> None:
 def test_no_route_changes_anything_by_get() -> None:
     posted = {route.path for route in ROUTES if getattr(route, "method", "GET") != "GET"}
     assert posted == {"/sql"}
+
+
+def test_what_is_rebuilt_keeps_the_focus() -> None:
+    texts = {module.name: without_comments(module.read_text("utf-8")) for module in MODULES}
+    own = [name for name, text in texts.items() if "replaceChildren" in text]
+    assert own == ["focus.js"], "refill(element, ...children) keeps the keyboard's place"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(STATIC)))
+def test_a_module_uses_what_it_imports(module: Path) -> None:
+    text = without_comments(module.read_text("utf-8"))
+    named = re.findall(r"^import \{ ([^}]+) \}", text, re.MULTILINE)
+    names = [name.split(" as ")[-1].strip() for names in named for name in names.split(",")]
+    names += re.findall(r"^import \* as (\w+)", text, re.MULTILINE)
+    unused = [name for name in names if len(re.findall(rf"\b{name}\b", text)) < 2]
+    assert not unused, f"{module.name} imports {unused} for nothing"
+
+
+def test_every_export_is_imported_somewhere() -> None:
+    texts = {module: without_comments(module.read_text("utf-8")) for module in MODULES}
+    for module, text in texts.items():
+        names = re.findall(r"^export (?:async )?(?:function|const|class|let) (\w+)", text, re.MULTILINE)
+        others = "\n".join(other for each, other in texts.items() if each != module)
+        own = [name for name in names if not re.search(rf"\b{name}\b", others)]
+        assert not own, f"{module.name} exports {own}, which nobody imports"

@@ -13,12 +13,13 @@ from made_profiles import CPU, saved, step
 from rankmem_imports.formats import FORMATS
 from rankmem_imports.probing import Probe
 from rankmem_imports.recording import Closing
-from rankmem_imports.tensorflow.lives import Lives, maximums
+from rankmem_imports.tensorflow.lives import Lives
 from rankmem_imports.tensorflow.reader import devices_of
 from rankmem_imports.tensorflow.stats import nodes_of
 from rankmem_protos.errors import RankmemError
 from rankmem_protos.step_stats_pb2 import RunMetadata
 from repetitions import seeds
+from tensorflow_maximums import maximums
 
 
 def slow_lives(metadata: RunMetadata) -> dict[str, tuple[str, int, int, int]]:

@@ -6,6 +6,7 @@ import datetime
 from typing import Any
 
 import duckdb
+import pytest
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, clear, store_logs, store_rows
 
@@ -93,6 +94,19 @@ def test_a_session_runs_until_its_last_rank_ended(database: duckdb.DuckDBPyConne
     logs[1].ended, logs[1].complete = 70, False
     store_logs(database, logs)
     assert rows(database, overview, base=BASE_NS) == [("ended", 0, 70, 2, 2, 1, False)]
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
+def test_of_ranks_that_stand_equally_high_the_lowest_is_the_highest_rank(
+    database: duckdb.DuckDBPyConnection, order: tuple[int, ...]
+) -> None:
+    """In whatever order rows are stored; rank 0 has no events, so no peak that could be the highest."""
+    logs = [RankLog(rank=rank) for rank in order]
+    for log in logs:
+        log.totals("cpu", [(5, 10 if log.rank == 3 else 20)])
+    store_logs(database, [RankLog(rank=0), *logs])
+    answer = rows(database, "SELECT highest_rank, peak_requested_bytes FROM session_overview")
+    assert answer == [(1, 20)]
 
 
 def test_a_rank_shows_its_holes(database: duckdb.DuckDBPyConnection) -> None:

@@ -1,15 +1,18 @@
 """Which rank this process would be: known at interpreter start, from the launcher's variables alone.
 
-Stage: trainer, and every other Python process below ``rankmem run``: so it imports ``os`` and ``sys`` only,
-reads the environment itself (see ``docs/internals.md`` for the names) and prints nothing. Each process but a
-launcher is a candidate; it becomes the rank when it trains (:mod:`rankmem_agent.preload.candidate`).
-A candidate marks the environment: the children that inherit the mark (subprocesses, DataLoader workers)
-compete with it for one place; a worker with other launcher variables than its parent's has its own.
+Stage: trainer, and every other Python process below ``rankmem run``: so it imports ``os`` and a few
+numbers, reads the environment itself (see ``docs/internals.md`` for the names) and prints nothing. Each
+process but a launcher is a candidate; it becomes the rank when it trains
+(:mod:`rankmem_agent.preload.candidate`). A candidate marks the environment: the children that inherit the
+mark (subprocesses, DataLoader workers) compete with it for one place; a worker with other launcher variables
+than its parent's has its own.
 """
 
 from __future__ import annotations
 
 import os
+
+from rankmem_protos.bounds import RANKS_MAX
 
 TYPE_CHECKING = False  # typing's own is not worth its import here
 if TYPE_CHECKING:
@@ -39,9 +42,6 @@ RANK_VARIABLES: Final = (
 """How launchers number ranks: rank, ranks, rank on this host, ranks on this host. Of torchrun, Open MPI,
 MPICH and Intel MPI, srun; the first that is set counts. A Slurm batch script has the job's number of tasks
 and is none of them: only a step has a number."""
-
-RANKS_MAX: Final = 1 << 20
-"""Of a world's size, a rank and an attempt; ten times the largest jobs known. More is a mistake."""
 
 LAUNCHER_PROGRAMS: Final = frozenset(
     {"torchrun", "torchx", "accelerate", "accelerate-launch", "deepspeed", "composer", "horovodrun"}

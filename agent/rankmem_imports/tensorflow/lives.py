@@ -1,16 +1,16 @@
-"""Tensors' lives by TensorFlow's reference rule, and the highest total of each allocator.
+"""Tensors' lives by TensorFlow's reference rule.
 
 Stage: readers; the process of ``rankmem import``. In: the nodes of a step; out: each tensor with its
 beginning, end, bytes and allocator. A tensor lives from its producer's start to the last end of a node that
 holds it: the producer's own, or a reader's less one microsecond. Source:
-tensorflow/python/client/timeline.py (2.21), with the same lives and maximum; a tensor that a later node of
+tensorflow/python/client/timeline.py (2.21), with the same lives; a tensor that a later node of
 the same name outputs again replaces the first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -39,14 +39,6 @@ class Tensor:
     node_ended_us: int
     ended_us: int
     """The last end of a node that holds it."""
-
-
-class Maximum(NamedTuple):
-    """timeline.py's AllocationMaximum."""
-
-    timestamp_us: int
-    num_bytes: int
-    tensors: frozenset[str]
 
 
 class _Read(NamedTuple):
@@ -117,31 +109,6 @@ def changes(tensors: Iterable[Tensor]) -> list[tuple[int, int, Tensor]]:
     found += [(t.ended_us, -t.size_bytes, t) for t in tensors]
     found.sort(key=lambda change: (change[0], change[1], change[2].name))
     return found
-
-
-def maximums(tensors: Mapping[str, Tensor]) -> dict[str, Maximum]:
-    """Of each allocator the highest total, its first instant and the tensors alive then."""
-    found: dict[str, Maximum] = {}
-    for allocator, own in _by_allocator(tensors.values()):
-        total, alive = 0, set[str]()
-        best = Maximum(0, 0, frozenset())
-        for time_us, change, tensor in changes(own):
-            total += change
-            if change < 0:
-                alive.discard(tensor.name)
-            else:
-                alive.add(tensor.name)
-            if total > best.num_bytes:
-                best = Maximum(time_us, total, frozenset(alive))
-        found[allocator] = best
-    return found
-
-
-def _by_allocator(tensors: Iterable[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-    groups: dict[str, list[Tensor]] = {}
-    for tensor in tensors:
-        groups.setdefault(tensor.allocator, []).append(tensor)
-    return iter(groups.items())
 
 
 def _label(label: str) -> tuple[str, str]:

@@ -75,7 +75,7 @@ KINDS: Final[dict[str, ExportKind]] = {
             parts=frozenset(),
             module="whole",
         ),
-        ExportKind(name="html", doc="A report in one page, to mail: it opens offline.", always="file"),
+        ExportKind(name="html", doc="The web page in one file, to mail: it opens offline.", always="file"),
         ExportKind(
             name="parquet",
             doc="All tables as a data set by session, host and rank: a folder.",

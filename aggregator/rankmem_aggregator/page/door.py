@@ -120,11 +120,6 @@ class Door:
         secure = "; Secure" if self.secure else ""
         return f"{self.cookie_name}={cookie}; Path=/; Max-Age={COOKIE_S}; HttpOnly; SameSite=Strict{secure}"
 
-    @property
-    def takes_tokens(self) -> bool:
-        """Whether there are tokens of programs."""
-        return self.tokens.are_asked
-
     def check_host(self, headers: Mapping[str, str], reached: str = "") -> None:
         """Refuses a request to another name: a foreign page that had its own name resolve to this address.
 

@@ -27,13 +27,20 @@ UNKNOWN: Final = np.iinfo(np.int64).min
 """In a cell of which nothing is known."""
 CELLS_MAX: Final = 2_500_000
 """Cells of a matrix, so 250 intervals of 10,000 ranks: 20 MB, and as much for what was last known."""
-EVENTS_MAX: Final = 400_000
+EVENTS_MAX: Final = 250_000
 """Up to so many events in the range every one is read: about 50 ms of CPU."""
+SIZE_PARTS: Final = 64
+"""The events of a range are counted by parts of it that are no wider than one of so many."""
+BUCKETS_MAX: Final = 700_000
+"""Rows of memory_bucket to be read for a matrix where each rank has one a second; beyond it an interval is
+at least as wide as a cell."""
 ROWS_MAX: Final = 2_500_000
 """Cells of memory_level to be read for a matrix, about: 10,000 ranks over an hour take cells of 16 s."""
 NS_PER_S: Final = 1_000_000_000
-HISTORY_S: Final = 64
-"""Width of the cells that say what was held before a range: 56 an hour and rank."""
+HISTORY_S_MAX: Final = 64
+HISTORY_ROWS_MAX: Final = 100_000
+"""What was held before a range is read from cells, the narrowest of which the session has so few: what lies
+between the last whole one and the range is read as the range is."""
 LEVEL_S: Final = 4
 """The narrowest cells of memory_level; intervals that are shorter are read from memory_bucket."""
 COORDINATES: Final = ("dp", "tp", "pp", "cp", "ep")
@@ -82,13 +89,23 @@ class Places:
     @classmethod
     def of(cls, reading: Reading) -> Places:
         """Those of a session."""
-        rows = reading.ask("heat_ranks").to_pylist()
+        rows = reading.share("heat_ranks").to_pylist()
         return cls(rows={(row["rank"], row["attempt"]): row for row in rows})
 
     def offsets(self) -> tuple[int, int]:
         """The lowest and the highest offset of a host's clock."""
         known = [row["offset_ns"] for row in self.rows.values()] or [0]
         return min(*known, 0), max(*known, 0)
+
+    def history_s(self, now_ns: int) -> int:
+        """The width of the cells that say what was held before a range."""
+        lives_s = [
+            ((row["ended_ns"] or now_ns) - row["started_ns"]) / NS_PER_S
+            for row in self.rows.values()
+            if row["started_ns"] is not None
+        ]
+        few = (width for width in LEVEL_WIDTHS_S if sum(lives_s) / width <= HISTORY_ROWS_MAX)
+        return min(next(few, HISTORY_S_MAX), HISTORY_S_MAX)
 
     def last(self, rank: int) -> dict[str, Any]:
         """A rank's row, of its last attempt; empty where nothing is known."""
@@ -128,8 +145,11 @@ class RankMatrix:
 
 
 def bins_of(from_ns: int, until_ns: int, count: int, num_tracks: int) -> Bins:
-    """As many intervals as were asked for, or as few as keep the matrix within its bounds."""
-    return Bins(from_ns=from_ns, until_ns=until_ns, count=max(1, min(count, CELLS_MAX // max(1, num_tracks))))
+    """As many intervals as were asked for, or as few as keep the matrix and its source within bounds."""
+    span_s = (until_ns - from_ns) // NS_PER_S
+    most = span_s // LEVEL_S if span_s * num_tracks > BUCKETS_MAX else count
+    most = min(count, most, CELLS_MAX // max(1, num_tracks))
+    return Bins(from_ns=from_ns, until_ns=until_ns, count=max(1, most))
 
 
 def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure: str) -> RankMatrix:
@@ -137,16 +157,18 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
     low, high = places.offsets()
     host = {"host_from_ns": bins.from_ns - high, "host_until_ns": bins.until_ns - low}
     asked: dict[str, Any] = {"device_type": device_type, "figure": figure, **bins.parameters()}
-    (size,) = reading.ask("heat_size", device_type=device_type, **host).to_pylist()
+    size_s = (bins.until_ns - bins.from_ns) // NS_PER_S // SIZE_PARTS
+    (size,) = reading.ask("heat_size", device_type=device_type, width_s=size_s, **host).to_pylist()
+    history_s = places.history_s(bins.until_ns)
     exact = size["events"] <= EVENTS_MAX
     if exact:
         # Also the events before the range, of the buckets that its begin cuts.
         first_ns = min(host["host_from_ns"], size["first_ns"] or host["host_from_ns"])
-        rows = reading.show("heat_events", **asked, **host | {"host_from_ns": first_ns}, history_s=HISTORY_S)
+        rows = reading.show("heat_events", **asked, **host | {"host_from_ns": first_ns}, history_s=history_s)
         source = "memory_event"
     else:
         width_s = width_of(bins, len(places.rows))
-        given = {"width_s": width_s, "history_s": HISTORY_S}
+        given = {"width_s": width_s, "history_s": history_s}
         rows = reading.show("heat", **asked, **host, **given)
         source = "memory_level" if width_s >= LEVEL_S else "memory_bucket"
     ranks, cells = _filled(rows, bins, places)
@@ -165,13 +187,22 @@ def width_of(bins: Bins, num_tracks: int) -> int:
 
 def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> RankMatrix:
     """What ranks could still get by what was known at the end of each interval; the lowest of a rank's."""
-    rows = reading.show("heat_headroom", device_type=device_type, **bins.parameters())
+    _, high = places.offsets()
+    width_s = width_of(bins, len(places.rows))
+    rows = reading.show(
+        "heat_headroom",
+        device_type=device_type,
+        **bins.parameters(),
+        width_s=width_s,
+        history_s=places.history_s(bins.until_ns),
+        host_from_ns=bins.from_ns - high,
+    )
     bytes_ = pc.negate(rows["headroom_bytes"])
     rows = rows.append_column("peak_bin", rows["bin"]).append_column("last_bytes", bytes_)
     rows = rows.append_column("peak_bytes", bytes_).filter(pc.is_valid(bytes_))
     ranks, cells = _filled(rows, bins, places, carries_into=False)
     cells = np.where(cells == UNKNOWN, UNKNOWN, -cells)
-    return RankMatrix(ranks=ranks, cells=cells, exact=True, source="process_sample")
+    return RankMatrix(ranks=ranks, cells=cells, exact=width_s < LEVEL_S, source="process_sample")
 
 
 def medians(matrix: RankMatrix, groups: list[str | None]) -> Floats:

@@ -51,10 +51,9 @@ def coverage(rectangles: Rectangles, width: int, height: int) -> Array:
     columns, x_weights = _edges(rectangles.x_begin, rectangles.x_end, width)
     rows, y_weights = _edges(rectangles.y_begin, rectangles.y_end, height)
     wide, high = width + 2, height + 2
-    found = np.zeros(wide * high)
-    for row, y_weight in zip(rows, y_weights, strict=True):
-        for column, x_weight in zip(columns, x_weights, strict=True):
-            found += np.bincount(row * wide + column, weights=y_weight * x_weight, minlength=wide * high)
+    corners = (rows[:, None] * wide + columns[None]).ravel()
+    weights = (y_weights[:, None] * x_weights[None]).ravel()
+    found = np.bincount(corners, weights=weights, minlength=wide * high)
     sums: Array = found.reshape(high, wide).cumsum(axis=0).cumsum(axis=1)
     return sums[:height, :width]
 
@@ -77,8 +76,8 @@ def raster_of(groups: Sequence[Rectangles], width: int, height: int) -> Raster:
     return Raster(shares=shares.astype(np.uint8), groups=group)
 
 
-def _edges(begin: Array, end: Array, size: int) -> tuple[list[Array], list[Array]]:
-    """The places and weights of which a rectangle's extent along an axis is the running sum."""
+def _edges(begin: Array, end: Array, size: int) -> tuple[Array, Array]:
+    """Places and weights, four a rectangle, of which its extent along an axis is the running sum."""
     places, weights = [], []
     for edge, sign in ((begin, 1.0), (end, -1.0)):
         inside = np.clip(edge.astype(np.float64), 0, size)
@@ -86,4 +85,4 @@ def _edges(begin: Array, end: Array, size: int) -> tuple[list[Array], list[Array
         behind = inside - place
         places += [place, place + 1]
         weights += [sign * (1 - behind), sign * behind]
-    return places, weights
+    return np.array(places), np.array(weights)

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.page.as_sql import as_sql
+from rankmem_aggregator.page.shared_rows import SharedRows
+from rankmem_aggregator.query.missing import with_missing
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId, Value
 from rankmem_aggregator.sql import page_text
@@ -23,6 +25,10 @@ from rankmem_protos.errors import Code, RankmemError
 
 FACTS_KEY: Final = b"rankmem"
 """In the metadata of an answer's schema: a JSON object of its facts."""
+TABLES_KEPT: Final = 64
+"""Of the rows that many answers begin with, a few tables a session: at 10,000 ranks some 1 MB each."""
+
+_kept = SharedRows(TABLES_KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +77,12 @@ class Reading:
         """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""
         return self.queries.sql(page_text(name), {"session": self.session.session_id, **parameters})
 
+    def share(self, name: str, /, **parameters: Value) -> pa.Table:
+        """The same rows, asked once a state of the session for all answers that begin with them."""
+        return _kept.get((*self._state(), name, repr(parameters)), lambda: self.ask(name, **parameters))
+
     def show(self, name: str, /, **parameters: Value) -> pa.Table:
-        """The same, for the rows that the panel shows: the statement is the panel's, as SQL."""
+        """The rows of :meth:`ask`, where the panel shows them: the statement is the panel's, as SQL."""
         given = {"session": self.session.session_id, **parameters}
         self._shown.append(as_sql(page_text(name), given))
         return self.queries.sql(page_text(name), given)
@@ -87,8 +97,11 @@ class Reading:
         Raises:
             RankmemError: NOT_FOUND.
         """
-        rows = self.ask("tracks", rank=rank, attempt=attempt, device=device).to_pylist()
-        if not rows:
+        rows = self.share("tracks")
+        for name, value in (("rank", rank), ("attempt", attempt), ("device", device)):
+            if value is not None:
+                rows = rows.filter(pc.equal(rows[name], value))
+        if not rows.num_rows:
             what = f"rank {rank}" + (f", attempt {attempt}" if attempt is not None else "")
             what += f" with device {device}" if device is not None else ""
             raise RankmemError(
@@ -96,7 +109,7 @@ class Reading:
                 f"session {self.session.session_id} has no events of {what}",
                 "choose another rank; rankmem ranks lists them",
             )
-        return Track(**rows[0])
+        return Track(**rows[:1].to_pylist()[0])
 
     def other(self, session_id: str) -> PageSession:
         """Another session that the request names; its route has it in ``others``."""
@@ -130,9 +143,17 @@ class Reading:
             "sql": ";\n\n".join(self._shown),
             **facts,
         }
-        marked = self.queries.with_missing(rows, self.session.session_id)
+        marked = with_missing(rows, self._missing().to_pylist())
         metadata = {**(marked.schema.metadata or {}), FACTS_KEY: json.dumps(told).encode()}
         return marked.replace_schema_metadata(metadata)
+
+    def _missing(self) -> pa.Table:
+        return _kept.get(
+            (*self._state(), "missing"), lambda: self.queries.incompleteness(self.session.session_id)
+        )
+
+    def _state(self) -> tuple[str, str, str]:
+        return self.queries.target, self.session.session_id, self.session.watermark
 
 
 def of_database(rows: pa.Table, *, source: str, sql: str, **facts: Any) -> pa.Table:

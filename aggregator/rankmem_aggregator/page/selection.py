@@ -81,6 +81,13 @@ PICK: Final[Read] = _read
 """Of a parameter ``pick``: JSON text of the groups by kind; None where nothing is picked."""
 
 
+def by_category(pick: str | None) -> tuple[str | None, str | None]:
+    """What is picked but for categories, and the categories alone, as JSON text: a block may change its."""
+    picks: dict[str, list[str]] = {} if pick is None else json.loads(pick)
+    categories = picks.pop("category", None)
+    return json.dumps(picks) if picks else None, json.dumps({"category": categories}) if categories else None
+
+
 def picked(reading: Reading, pick: str | None) -> str | None:
     """The same as ``is_picked`` takes it: lines and frames as the stacks that have them."""
     picks: dict[str, list[str]] = {} if pick is None else json.loads(pick)

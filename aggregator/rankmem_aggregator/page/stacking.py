@@ -52,12 +52,13 @@ def stacked(begin: Array, end: Array, size_bytes: Array, *, pieces_max: int) -> 
     """
     area = size_bytes.astype(np.float64) * (end - begin)
     by_area = np.argsort(-area, kind="stable")[:CANDIDATES_MAX]
-    chosen = _as_many(begin, end, by_area, pieces_max)
-    first, x, y = _pieces(begin[chosen], end[chosen], size_bytes[chosen])
+    chosen, freed, sinking = _as_many(begin, end, by_area, pieces_max)
+    first, x, y = _pieces(begin[chosen], end[chosen], size_bytes[chosen], freed, sinking)
     is_rest = np.ones(len(begin), bool)
     is_rest[chosen] = False
-    times, below = _course(begin, end, np.where(is_rest, 0, size_bytes))
-    _, rest = _course(begin, end, np.where(is_rest, size_bytes, 0))
+    times, place = np.unique(np.concatenate([begin, end]), return_inverse=True)
+    below = _course(place, len(times), np.where(is_rest, 0, size_bytes))
+    rest = _course(place, len(times), np.where(is_rest, size_bytes, 0))
     return Stack(
         chosen=chosen,
         first=first,
@@ -77,8 +78,11 @@ def _sinks(begin: Array, end: Array) -> Array:
     return older
 
 
-def _as_many(begin: Array, end: Array, by_area: Array, pieces_max: int) -> Array:
-    """The largest blocks whose pieces are not too many, in the order of their allocation."""
+def _as_many(begin: Array, end: Array, by_area: Array, pieces_max: int) -> tuple[Array, Array, Array]:
+    """The largest blocks whose pieces are not too many, in the order of their allocation.
+
+    Also pairs of places among them: the freeing of the first lets the second sink.
+    """
     order = np.sort(by_area)
     place = np.empty(len(begin), np.int64)
     place[by_area] = np.arange(len(by_area))
@@ -86,19 +90,24 @@ def _as_many(begin: Array, end: Array, by_area: Array, pieces_max: int) -> Array
     sinks = _sinks(begin[order], end[order])
     upper, lower = np.nonzero(sinks)
     made = np.bincount(np.maximum(place[upper], place[lower]), minlength=len(order)) + 1
-    chosen: Array = order[place < int(np.searchsorted(np.cumsum(made), pieces_max, side="right"))]
-    return chosen
+    is_chosen = place < int(np.searchsorted(np.cumsum(made), pieces_max, side="right"))
+    both = is_chosen[upper] & is_chosen[lower]
+    among = np.cumsum(is_chosen) - 1
+    return order[is_chosen], among[upper[both]], among[lower[both]]
 
 
-def _pieces(begin: Array, end: Array, size_bytes: Array) -> tuple[Array, Array, Array]:
+def _pieces(
+    begin: Array, end: Array, size_bytes: Array, freed: Array, sinking: Array
+) -> tuple[Array, Array, Array]:
     """Of blocks in the order of their allocation: first pieces, begins of pieces, bytes below."""
     number = np.arange(len(begin))
-    is_below = np.triu(np.ones((len(begin), len(begin)), bool), 1) & (end[:, None] > begin[None, :])
-    ground = size_bytes.astype(np.float64) @ is_below
-    freed, sinking = np.nonzero(_sinks(begin, end))
+    by_end = np.argsort(end, kind="stable")
+    gone = np.concatenate([[0], np.cumsum(size_bytes[by_end])])
+    # Below a new block lies what was made before it, less what was freed until then.
+    ground = np.cumsum(size_bytes) - size_bytes - gone[np.searchsorted(end[by_end], begin, side="right")]
     owner = np.concatenate([number, sinking])
     x = np.concatenate([begin, end[freed]])
-    change = np.concatenate([ground.astype(np.int64), -size_bytes[freed]])
+    change = np.concatenate([ground, -size_bytes[freed]])
     order = np.lexsort((x, owner))
     owner, x, change = owner[order], x[order], change[order]
     first = np.searchsorted(owner, np.arange(len(begin) + 1))
@@ -106,9 +115,8 @@ def _pieces(begin: Array, end: Array, size_bytes: Array) -> tuple[Array, Array, 
     return first, x, summed[1:] - summed[first[owner]]
 
 
-def _course(begin: Array, end: Array, size_bytes: Array) -> tuple[Array, Array]:
-    """All instants at which a block comes or goes, and the bytes from each on; 0 after the last."""
-    times, place = np.unique(np.concatenate([begin, end]), return_inverse=True)
-    change = np.zeros(len(times), np.int64)
+def _course(place: Array, num_times: int, size_bytes: Array) -> Array:
+    """The bytes from each instant on; blocks come, then go at these places among the instants."""
+    change = np.zeros(num_times, np.int64)
     np.add.at(change, place, np.concatenate([size_bytes, -size_bytes]))
-    return times, np.cumsum(change)
+    return np.cumsum(change)

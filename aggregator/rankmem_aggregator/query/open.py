@@ -1,4 +1,4 @@
-"""Opens what a target names: a database file, or a running aggregator."""
+"""Opens what a target names: a database file, a running aggregator, or a lake."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from rankmem_aggregator.lake.files import is_lake_address
 from rankmem_aggregator.query.local import LocalQueries
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.remote import RemoteQueries
@@ -19,6 +20,8 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):\d{1,5}")
 
 def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
     """The implementation of :class:`Queries` that a target needs; see ``rankmem_aggregator.connect``."""
+    if isinstance(target, str) and is_lake_address(target):
+        return _open_lake(target, unsafe=unsafe)
     if isinstance(target, str) and _ADDRESS.fullmatch(target) and not Path(target).exists():
         if unsafe:
             raise RankmemError(
@@ -28,6 +31,16 @@ def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool =
             )
         return RemoteQueries(target, credentials)
     return open_file(Path(target), credentials, unsafe=unsafe)
+
+
+def _open_lake(address: str, *, unsafe: bool) -> Queries:
+    if unsafe:
+        raise RankmemError(
+            Code.INVALID, f"{address} is a lake, which is always read confined", "leave --unsafe out"
+        )
+    from rankmem_aggregator.lake.queries import LakeQueries
+
+    return LakeQueries(address)
 
 
 def open_file(path: Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
 from rankmem_aggregator.query.missing import with_missing
+from rankmem_aggregator.query.older_version import check_groups, explained
 from rankmem_aggregator.query.timeline import TimelineReader, TimelineRequest, chosen_ranks
 from rankmem_aggregator.query.types import (
     At,
@@ -162,7 +163,7 @@ class Queries(abc.ABC):
             return self._ask("incompleteness", session=full_id)
         except RankmemError as exc:
             # A file or an aggregator of an older version, which has no such view.
-            if exc.code is not Code.INVALID or "incompleteness" not in exc.message:
+            if exc.code is not Code.UNSUPPORTED or "incompleteness" not in exc.message:
                 raise
             return self._ask("incompleteness_older", session=full_id)
 
@@ -283,6 +284,7 @@ class Queries(abc.ABC):
         Args:
             shares: the answer of :meth:`job_peak`, which takes most of the time to compute again.
         """
+        grouping_of(by, "job-peak")
         return self._answer("job_peak_held", session=self.session_id(session), by=by, shares=_text_of(shares))
 
     def held_at(self, time_ns: int, session: str | None = None) -> pa.Table:
@@ -343,6 +345,7 @@ class Queries(abc.ABC):
             The columns of the macro ``held_at_points``: attempt, rank, device, device_type, point_seq,
             group_name, live_bytes, live_allocations, largest_bytes; the largest first.
         """
+        grouping_of(by, "oom")
         full_id = self.session_id(session)
         return self._answer(
             "oom_held", session=full_id, by=by, attempt=attempt, rank=rank, device=device, seq=seq
@@ -441,6 +444,7 @@ class Queries(abc.ABC):
         Raises:
             RankmemError: NOT_FOUND for a rank or a device that the session does not have.
         """
+        grouping_of(by, "ops")
         full_id = self.session_id(session)
         name, moment = ("ops_at_time", "time_ns") if isinstance(at, int) else ("ops_at_peak", "order")
         chosen: dict[str, Value] = {"session": full_id, "rank": rank, "device": device, moment: at}
@@ -516,7 +520,22 @@ class Queries(abc.ABC):
         return rows
 
     def _ask(self, name: str, **parameters: Value) -> pa.Table:
-        return self.sql(query_text(name), parameters)
+        try:
+            answer = self.sql(query_text(name), parameters)
+        except RankmemError as exc:
+            raise explained(exc, self.target) from exc
+        if "by" in parameters:
+            by = str(parameters["by"])
+            check_groups(answer, by, self.target, lambda: self._knows_group(by))
+        return answer
+
+    def _knows_group(self, by: str) -> bool:
+        try:
+            return bool(self._ask("knows_group", of_group=by)["knows"][0].as_py())
+        except RankmemError as exc:
+            if exc.code is not Code.UNSUPPORTED:
+                raise
+            return False
 
     def _answer(self, name: str, *, session: str, **parameters: Value) -> pa.Table:
         """The rows of a named query about a session, with what is missing from it in the metadata."""

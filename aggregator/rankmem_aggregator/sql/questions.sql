@@ -53,6 +53,21 @@ ORDER BY attempt, rank, device;
 SELECT * FROM peak_by_group($session, $by, of_rank := $rank::INTEGER)
 ORDER BY rank_peak_bytes DESC, rank, device, bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
 
+-- name: knows_group
+-- Question: Does this database's own SQL know a grouping of blocks? One of an older version may not.
+-- Parameters:
+--   of_group (text): a grouping of blocks
+-- Columns:
+--   knows: true if a block with a value for it is in a group of that name
+SELECT group_of_block(
+    $of_group,
+    {
+        operator: 'a', module: 'a', line: 'a', category: 'a', phase: 'a', step: 1, annotation: 'a',
+        stream: 1, component: 'a', preexisting: false
+    }
+) IS NOT NULL AS knows
+ORDER BY knows;
+
 -- name: peak_by_allocator
 -- Question: How high did each stream or component of a rank get, in blocks and in segments, and the process beyond them?
 -- Parameters:

@@ -27,10 +27,13 @@ from rankmem_aggregator.store.instance import CONFINEMENT, ISOLATED, TIME_ZONE, 
 from rankmem_aggregator.store.stored_tables import reading_statements, stored_tables
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_TABLES
+from rankmem_protos.tables import Table
 
 FILE: Final = "stored"
 """Name of the file's own database within the instance."""
-_MINDSTUDIO: Final = "mindstudio"
+TEXTS_KNOWN_MAX: Final = 256
+"""Statements that were looked through once and are let through when they come again, as the page's do."""
+MINDSTUDIO: Final = "mindstudio"
 
 _READING: Final = frozenset(
     {
@@ -56,45 +59,29 @@ _CATALOG_WORDS: Final = re.compile(
 """A statement with one of these may read the catalog."""
 
 
-class ReadingInstance:
-    """An open file. Not safe for use by several threads at once.
+class ConfinedInstance:
+    """An instance that answers from tables elsewhere. Not safe for use by several threads at once.
 
     Args:
-        path: of a database file.
-
-    Raises:
-        RankmemError: INVALID for a file that rankmem did not make, UNSUPPORTED for one of a newer schema.
-        duckdb.Error: DuckDB cannot open it.
+        connection: of an instance that holds nothing of its own; confined before the first question.
     """
 
-    def __init__(self, path: Path) -> None:
-        # The temporary folder is DuckDB's own for a file that it opens.
-        settings: Settings = {"temp_directory": f"{path}.tmp", **ISOLATED}
-        self._connection = duckdb.connect(":memory:", config=settings)
-        try:
-            self._attach(path)
-            self._tables = stored_tables(self._connection, FILE)
-            self._check_version(f"{FILE}.main.{schema.META.name}")
-            self._connection.execute("CREATE SCHEMA packed")
-            self._connection.execute(f"CREATE SCHEMA {_MINDSTUDIO}")
-        except BaseException:
-            self._connection.close()
-            raise
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
         self._missing = dict.fromkeys(_in_order())
+        self._let_through: set[str] = set()
 
-    def _attach(self, path: Path) -> None:
-        # An absolute path has no prefix that DuckDB takes for another kind of database.
-        place = schema.literal(str(path.absolute()))
-        self._connection.execute(f"ATTACH {place} AS {FILE} (TYPE duckdb, READ_ONLY)")
+    def _confine(self) -> None:
         for setting in (TIME_ZONE, *CONFINEMENT):
             self._connection.execute(setting)
 
-    def _check_version(self, meta: str) -> None:
-        """Refuses a newer file; ignores the summaries of an older one, which name other groups."""
-        schema.check_version(self._connection, meta)
-        if schema.version_of(self._connection, meta) < schema.SUMMARIES_SINCE:
-            for name in SUMMARY_TABLES:
-                self._tables.pop(name, None)
+    def _table_statements(self, table: Table) -> list[str]:
+        """The statements for the view of a table: all declared columns, NULL where there are none."""
+        raise NotImplementedError
+
+    def _present(self) -> dict[str, set[str]]:
+        """The columns that each table has, by its name."""
+        raise NotImplementedError
 
     @property
     def is_whole(self) -> bool:
@@ -103,10 +90,13 @@ class ReadingInstance:
 
     def cursor(self, text: str) -> duckdb.DuckDBPyConnection:
         """A new connection, with the views that the statement names, in a read-only transaction."""
-        asks_for_catalog = _CATALOG_WORDS.search(without_texts(text))
-        self._make(frozenset(_in_order()) if asks_for_catalog else _needed(text))
         cursor = self._connection.cursor()
-        _check_kinds(cursor, text)
+        if text not in self._let_through:
+            asks_for_catalog = _CATALOG_WORDS.search(without_texts(text))
+            self._make(frozenset(_in_order()) if asks_for_catalog else needed_names(text))
+            _check_kinds(cursor, text)
+            if len(self._let_through) < TEXTS_KNOWN_MAX:
+                self._let_through.add(text)
         cursor.execute("BEGIN TRANSACTION READ ONLY")
         return cursor
 
@@ -116,14 +106,14 @@ class ReadingInstance:
         self._make(frozenset(schema.ALL_TABLES))
         with self._connection.cursor() as cursor:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
-            yield cursor, {name: set(table.columns) for name, table in self._tables.items()}
+            yield cursor, self._present()
 
     def complete(self) -> None:
         """Makes all views, with their comments."""
         self._make(frozenset(_in_order()))
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the instance and what it reads."""
         self._connection.close()
 
     def _make(self, names: frozenset[str]) -> None:
@@ -147,9 +137,50 @@ class ReadingInstance:
             del self._missing[name]
 
     def _statements(self, name: str) -> list[str]:
-        if name in schema.ALL_TABLES:
-            return reading_statements(schema.ALL_TABLES[name], self._tables.get(name), FILE)
-        return [_text_of(name)]
+        table = schema.ALL_TABLES.get(name)
+        return [_text_of(name)] if table is None else self._table_statements(table)
+
+
+class ReadingInstance(ConfinedInstance):
+    """An open file.
+
+    Args:
+        path: of a database file.
+
+    Raises:
+        RankmemError: INVALID for a file that rankmem did not make, UNSUPPORTED for one of a newer schema.
+        duckdb.Error: DuckDB cannot open it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # The temporary folder is DuckDB's own for a file that it opens.
+        settings: Settings = {"temp_directory": f"{path}.tmp", **ISOLATED}
+        super().__init__(duckdb.connect(":memory:", config=settings))
+        try:
+            # An absolute path has no prefix that DuckDB takes for another kind of database.
+            place = schema.literal(str(path.absolute()))
+            self._connection.execute(f"ATTACH {place} AS {FILE} (TYPE duckdb, READ_ONLY)")
+            self._confine()
+            self._tables = stored_tables(self._connection, FILE)
+            self._check_version(f"{FILE}.main.{schema.META.name}")
+            self._connection.execute("CREATE SCHEMA packed")
+            self._connection.execute(f"CREATE SCHEMA {MINDSTUDIO}")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _check_version(self, meta: str) -> None:
+        """Refuses a newer file; ignores the summaries of an older one, which name other groups."""
+        schema.check_version(self._connection, meta)
+        if schema.version_of(self._connection, meta) < schema.SUMMARIES_SINCE:
+            for name in SUMMARY_TABLES:
+                self._tables.pop(name, None)
+
+    def _table_statements(self, table: Table) -> list[str]:
+        return reading_statements(table, self._tables.get(table.name), FILE)
+
+    def _present(self) -> dict[str, set[str]]:
+        return {name: set(table.columns) for name, table in self._tables.items()}
 
 
 class BareInstance:
@@ -210,7 +241,7 @@ def _has_copy(text: str) -> bool:
 @cache
 def _in_order() -> tuple[str, ...]:
     """All tables and views in the order in which they can be made; those of MindStudio with their schema."""
-    return (*schema.ALL_TABLES, *view_names(), *(f"{_MINDSTUDIO}.{name}" for name in mindstudio_names()))
+    return (*schema.ALL_TABLES, *view_names(), *(f"{MINDSTUDIO}.{name}" for name in mindstudio_names()))
 
 
 def _text_of(name: str) -> str:
@@ -218,7 +249,7 @@ def _text_of(name: str) -> str:
     return mindstudio_text(view) if folder else view_text(view)
 
 
-def _needed(text: str) -> frozenset[str]:
+def needed_names(text: str) -> frozenset[str]:
     """The tables and views that a statement names, and those that they read."""
     needed: set[str] = set()
     waiting = list(_named(text))
@@ -239,6 +270,6 @@ def _reads(name: str) -> frozenset[str]:
 def _named(text: str) -> frozenset[str]:
     words = set(_WORD.findall(text.lower()))
     found = {name for name in (*schema.ALL_TABLES, *view_names()) if name in words}
-    if _MINDSTUDIO in words:
-        found |= {f"{_MINDSTUDIO}.{name}" for name in mindstudio_names() if name.lower() in words}
+    if MINDSTUDIO in words:
+        found |= {f"{MINDSTUDIO}.{name}" for name in mindstudio_names() if name.lower() in words}
     return frozenset(found)

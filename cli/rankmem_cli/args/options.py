@@ -24,6 +24,14 @@ ReadDb = Annotated[
         help="Database to read, even while it is being written.  [env: RANKMEM_DB; default: rankmem.duckdb]",
     ),
 ]
+Lake = Annotated[
+    str | None,
+    typer.Option(
+        "--lake",
+        metavar="URI",
+        help="Lake to read instead of a database: DIR or s3://BUCKET/PREFIX.  [env: RANKMEM_LAKE]",
+    ),
+]
 RecordDb = Annotated[
     Path | None,
     typer.Option(
@@ -100,13 +108,19 @@ parts of a stack must meet at the same instants, so thinning is left to what dra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where rows are read from or written to: a database file or a running aggregator, never both."""
+    """Where rows are read from or written to: a database file, an aggregator or a lake; one of them."""
 
     db: Path | None = None
     aggregator: str | None = None
     """HOST:PORT."""
+    lake: str | None = None
+    """``lake:DIR`` or ``s3://BUCKET/PREFIX``; only read."""
     credentials: Credentials = field(default_factory=Credentials)
     """For the aggregator, including one that holds the file."""
+
+    def address(self) -> str:
+        """What ``open_queries`` opens."""
+        return self.lake or self.aggregator or str(self.db)
 
 
 def target(
@@ -143,3 +157,32 @@ def target(
             "rename it: DuckDB opens no other paths",
         ) from exc
     return Target(db=Path(named), credentials=credentials)
+
+
+def source(
+    db: Path | None = None,
+    lake: str | None = None,
+    aggregator: str | None = None,
+    tls_ca: str | None = None,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    token_file: Path | None = None,
+) -> Target:
+    """The target of a verb that only reads: that of :func:`target`, or a lake.
+
+    A flag beats the variables; of these RANKMEM_DB counts first, then RANKMEM_LAKE.
+
+    Raises:
+        RankmemError: as :func:`target`; INVALID for a lake and something else.
+    """
+    given = {"--db": db, "--lake": lake, "--aggregator": aggregator}
+    named = [f"{flag} {value}" for flag, value in given.items() if value is not None]
+    if lake is not None and len(named) > 1:
+        raise RankmemError(Code.INVALID, f"{' and '.join(named)} are given", "give one of them")
+    if not named and not os.environ.get("RANKMEM_DB"):
+        lake = os.environ.get("RANKMEM_LAKE")
+    if not lake:
+        return target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    from rankmem_aggregator.lake.files import lake_address
+
+    return Target(lake=lake_address(lake))

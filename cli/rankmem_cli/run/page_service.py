@@ -48,7 +48,7 @@ def serve_page(
     link = server.link() + chosen
     with contextlib.suppress(OSError, ValueError):  # nobody reads it: a program with a token does not need it
         print(safe_text(link), flush=True)
-    note(f"rankmem: the page of {target.aggregator or target.db} is at this link, which lets one browser in")
+    note(f"rankmem: the page of {target.address()} is at this link, which lets one browser in")
     note("rankmem: within ten minutes; Ctrl-C ends the page")
     with contextlib.ExitStack() as until_the_end:
         if open_browser:

@@ -106,7 +106,3 @@ def _clocks(bound: dict[str, Any]) -> str:
         return f"{clocks}, and no other host has an event within that time: the answer is certain"
     low, high = bytes_text(bound["lowest_bytes"]), bytes_text(bound["highest_bytes"])
     return f"{clocks}: depending on other hosts' events in that time, the sum was between {low} and {high}"
-
-
-def _by(by: str) -> BlockBy:
-    return by  # type: ignore[return-value]

@@ -155,7 +155,3 @@ def _in_words(row: dict[str, Any], which: str) -> list[str]:
     if row["app_bytes"] is not None:
         lines.append(f"  held by the process outside PyTorch: {bytes_text(row['app_bytes'])}")
     return lines
-
-
-def _by(by: str) -> BlockBy:
-    return by  # type: ignore[return-value]

@@ -45,6 +45,7 @@ def export(
     kind: KindName,
     out: Out,
     db: options.ReadDb = None,
+    lake: options.Lake = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -63,7 +64,7 @@ def export(
     from rankmem_cli.show.session import instant, open_queries, session_facts
 
     with (
-        open_queries(options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)) as queries,
+        open_queries(options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)) as queries,
         show_progress(f"writing {out}") as update,
     ):
         facts = session_facts(queries, session) if start is not None or until is not None else None

@@ -21,6 +21,7 @@ Grouping = Annotated[
 
 def job_peak(
     db: options.ReadDb = None,
+    lake: options.Lake = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -38,7 +39,7 @@ def job_peak(
     from rankmem_cli.show.job_peak import print_job_peak, show_part
     from rankmem_cli.show.session import open_session
 
-    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
         if by is None and output is Format.TABLE:
             print_job_peak(queries, facts)

@@ -27,6 +27,7 @@ At = Annotated[
 def live(
     rank: OfRank,
     db: options.ReadDb = None,
+    lake: options.Lake = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -48,7 +49,7 @@ def live(
     from rankmem_cli.show.session import instant
 
     answer(
-        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file),
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file),
         session,
         lambda queries, facts: queries.live(
             rank,

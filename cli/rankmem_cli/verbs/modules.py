@@ -26,6 +26,7 @@ Depth = Annotated[
 
 def modules(
     db: options.ReadDb = None,
+    lake: options.Lake = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -47,7 +48,7 @@ def modules(
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_session
 
-    target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with open_session(target, session) as (queries, facts):
         with show_progress("querying"):
             rows = queries.modules(facts.session_id, rank=rank)

@@ -36,6 +36,7 @@ Unsafe = Annotated[
 def sql(
     statement: Statement,
     db: options.ReadDb = None,
+    lake: options.Lake = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -63,7 +64,7 @@ def sql(
     if out is not None:
         check_out(out, output, force=force)
     with open_queries(
-        options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file), unsafe=unsafe
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file), unsafe=unsafe
     ) as queries:
         if out is None:
             show_stream(queries.stream(text), limit, output=output, table_rows=TABLE_ROWS)

@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_aggregator.page.address_space import AddressSpace, address_space, address_text
+from rankmem_aggregator.page.address_space import (
+    AddressSpace,
+    address_space,
+    address_text,
+    address_texts,
+    read_address,
+)
 from rankmem_aggregator.page.parameters import (
     DEVICE,
     RANK,
@@ -30,12 +36,13 @@ from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.selection import PICK, picked
 from rankmem_aggregator.page.stacking import stacked
+from rankmem_aggregator.query.types import BlockBy
 from rankmem_protos.errors import Code, RankmemError
 
 Array = np.ndarray[Any, Any]
 
-EVENTS_MAX: Final = 200_000
-"""Positions of the log in a picture: the blocks of so many are read in 0.3 s."""
+EVENTS_MAX: Final = 50_000
+"""Positions of the log in a picture: their blocks are read in 0.1 s, and most can be drawn one by one."""
 RECTANGLES_MAX: Final = 20_000
 """In a picture: a canvas draws so many in 7 ms."""
 GROUPS_MAX: Final = 12
@@ -47,7 +54,7 @@ HEIGHT_MAX: Final = 1024
 CLOCK_POINTS: Final = 512
 """Events of a picture of which the time is sent: one in three pixels."""
 OTHERS: Final = "others"
-COLOURS: Final = ("category", "stream", "age", "line", "operator", "module", "phase", "step", "annotation")
+COLOURS: Final = (*get_args(BlockBy), "age")
 AUTO: Final = "auto"
 _AUTO: Final = ("category", "line", "operator", "stream")
 _NO_CATEGORY: Final = ("unknown", "before the recording")
@@ -88,6 +95,10 @@ class MapAsked:
         default=AUTO,
     )
     pick: str | None = parameter(PICK, "these blocks alone: kind:value;kind:value", default=None)
+    address_from: int | None = parameter(
+        read_address, "by address: from this address on, as hexadecimal digits", default=None
+    )
+    address_to: int | None = parameter(read_address, "to before this one", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +167,9 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
     ``groups``), size_bytes, category, operator, module, line, phase, step, annotation, pool, stream (text),
     stack (text), allocated_ns, freed_ns (since the session's start), freed_seq, free_requested_seq. x counts
     events, or ns, from the begin of the range. Facts: ``raster``, ``raster_group`` (base64, a byte a pixel
-    from the top left) of all other blocks; length (of the range, in x), height_bytes (of the picture).
+    from the top left) of all other blocks; length (of the range, in x), height_bytes (of the picture). By
+    address also low_bytes (what lies below the picture) and space_bytes (of all addresses), and a block of
+    which a part lies outside of the picture has its own y and size.
     """
     track = reading.track(asked.rank, asked.attempt, asked.device)
     shown = _range(reading, asked, track)
@@ -172,18 +185,21 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
     )
     lives = _lives(rows, asked, shown, reading)
     without = 0
+    space, low, high = None, 0, 0
+    colour = _colour(lives.rows, asked.colour)
     if asked.kind == "address":
         placed = lives.rows["address"].is_valid().to_numpy()
         without = int((~placed).sum())
         lives = lives.only(placed)
-    colour = _colour(lives.rows, asked.colour)
+        space = address_space(_numbers(lives.rows["address"]), lives.size_bytes)
+        low, high = _window(space, asked)
+        y = _offsets(space, lives)
+        lives = lives.only((y < high) & (y + lives.size_bytes > low))
     group, names = _groups(lives, asked.axis, colour)
-    space = None
-    if asked.kind == "stacked":
+    if space is None:
         picture = _stacked(lives, asked)
     else:
-        space = address_space(_numbers(lives.rows["address"]), lives.size_bytes)
-        picture = _at_addresses(lives, space, group, names, asked)
+        picture = _at_addresses(lives, _offsets(space, lives) - low, high - low, group, names, asked)
     return reading.answer(
         _table(reading, lives, picture, group),
         exact=len(picture.chosen) == len(lives.begin),
@@ -199,6 +215,8 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
         if asked.axis == "event"
         else _time_range(reading, asked, shown)[0] - _origin(reading),
         height_bytes=picture.height_bytes,
+        low_bytes=low,
+        space_bytes=0 if space is None else space.total_bytes,
         seq_first=shown.seq_first,
         seq_last=shown.seq_last,
         first_ns=shown.first_ns - _origin(reading),
@@ -215,7 +233,7 @@ def block_map(reading: Reading, asked: MapAsked) -> pa.Table:
         height=asked.height,
         raster=_text_of(picture.raster.shares),
         raster_group=_text_of(picture.raster.groups),
-        ranges=_ranges(space),
+        ranges=_ranges(space, low),
     )
 
 
@@ -379,13 +397,31 @@ def _stacked(lives: _Lives, asked: MapAsked) -> _Picture:
     )
 
 
+def _window(space: AddressSpace, asked: MapAsked) -> tuple[int, int]:
+    """The part of the addresses that is shown, as offsets."""
+    first, after = asked.address_from, asked.address_to
+    if first is not None and after is not None and after <= first:
+        raise RankmemError(
+            Code.INVALID,
+            f"the addresses from {address_text(first)} to {address_text(after)} are none",
+            "give address_from < address_to; those from 0x8000000000000000 on are before the others",
+        )
+    return space.window(first, after)
+
+
+def _offsets(space: AddressSpace, lives: _Lives) -> Array:
+    """Of each block the kept bytes below it."""
+    addresses = _numbers(lives.rows["address"])
+    return space.offset_of(addresses) if len(addresses) else np.empty(0, np.int64)
+
+
 def _at_addresses(
-    lives: _Lives, space: AddressSpace, group: Array, names: list[str], asked: MapAsked
+    lives: _Lives, y: Array, height: int, group: Array, names: list[str], asked: MapAsked
 ) -> _Picture:
-    area = lives.size_bytes.astype(np.float64) * (lives.end - lives.begin)
+    """Blocks that begin so many bytes above the lower edge of a picture of this height."""
+    seen = np.minimum(y + lives.size_bytes, height) - np.maximum(y, 0)
+    area = seen.astype(np.float64) * (lives.end - lives.begin)
     chosen = np.sort(np.argsort(-area, kind="stable")[:RECTANGLES_MAX])
-    y = space.offset_of(_numbers(lives.rows["address"])) if len(area) else np.empty(0, np.int64)
-    height = max(space.total_bytes, 1)
     scale_x, scale_y = asked.width / lives.length, asked.height / height
     is_rest = np.ones(len(area), bool)
     is_rest[chosen] = False
@@ -419,10 +455,7 @@ def _table(reading: Reading, lives: _Lives, picture: _Picture, group: Array) -> 
         "x_end": pa.array(lives.end[picture.chosen], pa.int64()),
         "y": pa.ListArray.from_arrays(first, pa.array(picture.y, pa.int64())),
         "group": pa.array(group[picture.chosen], pa.int16()),
-        "address": pa.array(
-            [None if each is None else address_text(each) for each in rows["address"].to_pylist()],
-            pa.string(),
-        ),
+        "address": pa.array(address_texts(rows["address"].to_pylist()), pa.string()),
     }
     for name in _SENT:
         column = rows[name]
@@ -452,8 +485,8 @@ def _clock(rows: pa.Table, shown: _Range, origin_ns: int) -> dict[str, list[int]
     }
 
 
-def _ranges(space: AddressSpace | None) -> list[dict[str, Any]]:
-    """The ranges of addresses from the bottom up, the largest of them."""
+def _ranges(space: AddressSpace | None, low: int) -> list[dict[str, Any]]:
+    """The ranges of addresses from the bottom up, the largest of them; their offsets are from ``low`` on."""
     if space is None or not len(space.begins):
         return []
     lengths = np.diff(np.append(space.offsets, space.total_bytes))
@@ -461,7 +494,7 @@ def _ranges(space: AddressSpace | None) -> list[dict[str, Any]]:
     return [
         {
             "address": address_text(int(space.begins[i])),
-            "offset": int(space.offsets[i]),
+            "offset": int(space.offsets[i]) - low,
             "bytes": int(lengths[i]),
         }
         for i in kept

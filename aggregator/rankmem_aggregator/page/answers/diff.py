@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pyarrow as pa
 
@@ -18,13 +18,11 @@ from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.page.sides import Side, side
-from rankmem_aggregator.query.types import Value
+from rankmem_aggregator.query.types import BlockBy, Value
 from rankmem_aggregator.sql import page_text
 from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.groupings import offered
 
-BLOCK_GROUPINGS: Final = tuple(each.name for each in offered("ops") if each.of == "blocks")
 DIFF_S: Final = PEAK_S
 """Both sides may be at the job's peak."""
 
@@ -64,7 +62,7 @@ class DiffAsked:
 
     a: Side = parameter(side, "one side: SESSION/RANKS/MOMENT")
     b: Side = parameter(side, "the other side")
-    by: str = parameter(choice(BLOCK_GROUPINGS), "grouping of blocks", default="category")
+    by: str = parameter(choice(get_args(BlockBy)), "grouping of blocks", default="category")
     device_type: str = parameter(DEVICE, "type of device", default="cpu")
 
 

@@ -8,7 +8,7 @@ so the groups of a row add up to the curve.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +28,11 @@ from rankmem_aggregator.page.parameters import (
 )
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.selection import PICK, by_category, picked
 from rankmem_aggregator.page.stacks import lines_of
+from rankmem_aggregator.query.types import BlockBy
 from rankmem_protos.errors import Code, RankmemError
 
-GROUPINGS: Final = (
-    "category", "phase", "module", "operator", "line", "step", "annotation", "stream", "component",
-)  # fmt: skip
 GROUPS_MAX: Final = 12
 """Colours that can be told apart; what is left is "others"."""
 CELLS_MAX: Final = 16_000_000
@@ -51,25 +50,30 @@ class GroupsAsked:
     rank: int = parameter(RANK, "global rank")
     from_ns: int = parameter(TIME, "begin, ns since the session's start", name="from")
     until_ns: int = parameter(TIME, "end", name="to")
-    by: str = parameter(choice(GROUPINGS), "what a group is", default="category")
+    by: str = parameter(choice(get_args(BlockBy)), "what a group is", default="category")
     px: int = parameter(integer(1, PX_MAX), "columns to draw at most", default=PX_DEFAULT)
     attempt: int | None = parameter(RANK, "which start of the workers", default=None)
     device: str | None = parameter(DEVICE, "device type and index", default=None)
+    pick: str | None = parameter(PICK, "these blocks alone: kind:value;kind:value", default=None)
 
 
 def groups(reading: Reading, asked: GroupsAsked) -> pa.Table:
     """The rows and columns of ``/curve``, and g0, g1, … (bytes) by group.
 
     Facts: ``groups``, the names of g0, g1, …, the one that reached the most first, "others" last;
-    ``difference_bytes``, by how much the groups differ from the total at most: 0 unless events are missing;
-    ``coarse``, true where the groups are from summaries, so not of a row's highest instant.
+    ``difference_bytes``, by how much the groups differ from the total at most: 0 unless events are missing,
+    and where blocks are picked; ``coarse``, true where the groups are from summaries, so not of a row's
+    highest instant; ``picked``, true where the groups are of picked blocks alone, and ``too_many``, true
+    where those are too many to read, so that there are no groups.
     """
     check_range(asked.from_ns, asked.until_ns)
     track = reading.track(asked.rank, asked.attempt, asked.device)
     origin_ns = reading.session.origin_ns
     columns = columns_of(reading, track, asked.from_ns + origin_ns, asked.until_ns + origin_ns, asked.px)
     total = columns.high["requested"]
-    is_coarse = columns.life.events > GROUP_EVENTS_MAX
+    is_long = columns.life.events > GROUP_EVENTS_MAX
+    too_many = is_long and asked.pick is not None
+    is_coarse = is_long and not too_many
     if is_coarse and asked.by not in SUMMARISED:
         raise RankmemError(
             Code.EXHAUSTED,
@@ -83,9 +87,11 @@ def groups(reading: Reading, asked: GroupsAsked) -> pa.Table:
         held = held[:, is_counted]
     else:
         is_counted = (columns.seq != UNKNOWN) & (total != UNKNOWN)
-        names, held = _held_by_group(reading, track, asked.by, columns.seq[is_counted])
+        seqs = columns.seq[is_counted & (not too_many)]
+        names, held = _held_by_group(reading, track, asked.by, seqs, asked.pick)
     names, held = _largest(names, held)
-    difference = np.abs(held.sum(axis=0) - total[is_counted]) if not is_coarse else np.zeros(0, np.int64)
+    is_whole = not is_coarse and asked.pick is None
+    difference = np.abs(held.sum(axis=0) - total[is_counted]) if is_whole else np.zeros(0, np.int64)
     found = rows_of(reading, columns, FIGURES)
     for i, values in enumerate(held):
         column = np.full(len(total), UNKNOWN)
@@ -97,17 +103,22 @@ def groups(reading: Reading, asked: GroupsAsked) -> pa.Table:
         source="group_bucket" if is_coarse else "allocation_record",
         coarse=is_coarse,
         by=asked.by,
+        picked=asked.pick is not None,
+        too_many=too_many,
         groups=names,
         difference_bytes=int(difference.max()) if len(difference) else 0,
         **facts_of_columns(reading, track, columns),
     )
 
 
-def _held_by_group(reading: Reading, track: Track, by: str, seqs: Integers) -> tuple[list[str], Integers]:
+def _held_by_group(
+    reading: Reading, track: Track, by: str, seqs: Integers, pick: str | None
+) -> tuple[list[str], Integers]:
     """The names of groups, and what each held right after each of these events (in any order)."""
     if not len(seqs):
         return [], np.zeros((0, 0), np.int64)
     places, row = np.unique(seqs, return_inverse=True)
+    blocks, categories = by_category(picked(reading, pick))
     spans = reading.show(
         "group_blocks",
         attempt=track.attempt,
@@ -116,6 +127,8 @@ def _held_by_group(reading: Reading, track: Track, by: str, seqs: Integers) -> t
         by=by,
         first_seq=int(places[0]),
         last_seq=int(places[-1]),
+        pick=blocks,
+        categories=categories,
     )
     coded = spans["group_name"].combine_chunks().dictionary_encode(null_encoding="encode")
     names = [NONE if name is None else name for name in coded.dictionary.to_pylist()]

@@ -262,7 +262,7 @@ def _gaps(
     """By row the first and the last interval of each gap, one after the other; whether there are more."""
     found: list[list[int]] = [[] for _ in begins]
     row_of = _row_of(ranks, begins)
-    gaps = reading.ask("gaps", at_most=GAPS_MAX + 1).to_pylist()
+    gaps = reading.share("gaps", at_most=GAPS_MAX + 1).to_pylist()
     for gap in gaps[:GAPS_MAX]:
         if gap["rank"] not in row_of or gap["why"] == "device_off":
             continue

@@ -80,8 +80,11 @@ def operators(reading: Reading, asked: OperatorsAsked) -> pa.Table:
     """
     check_range(asked.from_ns, asked.until_ns)
     whole = asked.from_ns is None or asked.until_ns is None
+    by_total = " Total " in asked.sort
+    started: dict[str, int] = {} if by_total else {"started_ns": reading.session.origin_ns}
     rows = reading.show(
-        "mindstudio_operators",
+        "mindstudio_operators_by_total" if by_total else "mindstudio_operators",
+        **started,
         rank=asked.rank,
         part=asked.name,
         least_kb=asked.least_kb,

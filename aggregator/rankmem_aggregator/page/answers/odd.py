@@ -30,7 +30,6 @@ LEAST_SHARE: Final = 0.005
 LEAST_BYTES: Final = 1 << 20
 TREND_SHARE: Final = 0.5
 """It is called growing or fell if it changed by at least this share of its largest deviation."""
-REASONS: Final = ("high", "low", "growing", "fell")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Stage: page, in the thread of a request. The answers are those of ``rankmem oom`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 import pyarrow as pa
 
@@ -20,9 +20,6 @@ from rankmem_protos.errors import Code, RankmemError
 
 EVENTS_MAX: Final = 1_000
 """Before a failure."""
-GROUPS: Final = (
-    "category", "operator", "line", "module", "phase", "step", "annotation", "stream", "component",
-)  # fmt: skip
 _TEXTS: Final = ("stream", "stack_id")
 """Numbers that a browser's may not hold."""
 
@@ -35,7 +32,7 @@ class FailureAsked:
     attempt: int = parameter(RANK, "which start of the workers")
     device: str = parameter(DEVICE, "device type and index")
     seq: int = parameter(SEQ, "the event that failed")
-    by: str = parameter(choice(GROUPS), "grouping of what was held", default="category")
+    by: str = parameter(choice(get_args(BlockBy)), "grouping of what was held", default="category")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,4 +118,6 @@ def _highest(rows: pa.Table, curves: int) -> tuple[pa.Table, int]:
     return chosen.take(pa.array(order)).drop_columns(["place"]), len(tops)
 
 
-ROUTES: Final = (SessionRoute(path="/ranks_curve", parameters=RanksCurveAsked, answer=ranks_curve),)
+ROUTES: Final = (
+    SessionRoute(path="/ranks_curve", parameters=RanksCurveAsked, answer=ranks_curve, limit_s=LIMIT_S),
+)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_aggregator.page.address_space import address_text
+from rankmem_aggregator.page.address_space import address_text, address_texts
 from rankmem_aggregator.page.device_state import DeviceLog, State
 from rankmem_aggregator.page.parameters import DEVICE, RANK, SEQ, parameter
 from rankmem_aggregator.page.reading import Reading, Track
@@ -125,9 +125,7 @@ def _parts(state: State, log: DeviceLog) -> tuple[pa.Table, int]:
             "category": rows["category"],
             "operator": rows["operator"],
             "line": rows["line"],
-            "address": pa.array(
-                [address_text(each) for each in (begins + offset[order]).tolist()], pa.string()
-            ),
+            "address": pa.array(address_texts((begins + offset[order]).tolist()), pa.string()),
         }
     )
     return found, len(size) - len(order)

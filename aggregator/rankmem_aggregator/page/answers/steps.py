@@ -61,7 +61,8 @@ class StepHeatAsked:
 def steps(reading: Reading, asked: StepsAsked) -> pa.Table:
     """The steps of a rank in order; columns: those of ``Queries.steps``.
 
-    Facts: rank; grows_most, whether it surely grows and was chosen for that; num_rows, of all.
+    Facts: rank; grows_most, whether it surely grows and was chosen for that; num_rows, of all. The
+    statement shown is of all attempts.
     """
     session = reading.session.session_id
     rank, grows_most = asked.rank, False

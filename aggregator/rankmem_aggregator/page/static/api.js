@@ -18,7 +18,7 @@ export class Refusal extends Error {
   }
 }
 
-export class Answer {
+class Answer {
   constructor(table) {
     this.table = table;
     const metadata = table.schema.metadata ?? new Map();

@@ -17,7 +17,7 @@ export function timeTicks(from, to, about = 8) {
 }
 
 // Round amounts of bytes from low to high: steps of 1, 2, 4, … of a binary unit.
-export function byteTicks(low, high, about = 4) {
+function byteTicks(low, high, about = 4) {
   const span = Math.max(high - low, 1);
   const step = 2 ** Math.max(0, Math.round(Math.log2(span / about)));
   const ticks = [];

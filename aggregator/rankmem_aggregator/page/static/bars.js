@@ -1,9 +1,10 @@
 // Stacked horizontal bars: a line a row, its name to the left, its parts side by side, a text behind them. A row may
 // have a mark (a figure to compare with) and a range (low to high, drawn as a whisker). The arrow keys go from row to
-// row, Enter picks.
+// row, Enter picks. Of many rows a page is shown at a time, all in one scale.
 
 import { line } from "./axes.js";
-import { announce } from "./dom.js";
+import { announce, el } from "./dom.js";
+import { drawPager } from "./pager.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
 import * as units from "./units.js";
@@ -12,16 +13,20 @@ const ROW = 22;
 const BAR = 14;
 const NAME_MOST = 0.38;
 const HEAD = 16;
+const PAGE = 40;
 
 export class Bars {
-  // hover(row, part, x, y), where part is null beside the parts; leave(); pick(row, part)
-  constructor(parent, { label, hover, leave, pick }) {
-    this.rows = [];
+  // hover(row, part, x, y), where part is null beside the parts; leave(); pick(row, part); page: rows of one; of: what
+  // they are
+  constructor(parent, { label, hover, leave, pick, page = PAGE, of = "bars" }) {
+    Object.assign(this, { all: [], rows: [], first: 0, page, of });
     this.limit = null;
     this.only = null;
     this.current = -1;
     this.pick = pick;
     this.surface = new Surface(parent, { height: ROW, label, paint: (g, width) => this.paint(g, width) });
+    this.pager = el("div", { class: "bar pager", hidden: true });
+    parent.append(this.pager);
     const { canvas } = this.surface;
     const at = (event) => {
       const place = canvas.getBoundingClientRect();
@@ -48,8 +53,34 @@ export class Bars {
   // that are not faded, where some row has one.
   set({ rows, limit = null, only = null }) {
     const has = only !== null && rows.some((row) => row.parts.some((part) => only.has(part.name)));
-    Object.assign(this, { rows, limit, only: has ? only : null, current: -1 });
-    this.surface.setHeight(Math.max(1, rows.length) * ROW + (limit ? HEAD : 0));
+    const same = rows.length === this.all.length;
+    const extent = { low: 0, high: Math.max(0, limit?.value ?? 0) };
+    for (const row of rows) {
+      for (const value of [total(row), row.mark ?? 0, row.low ?? 0, row.high ?? 0]) {
+        extent.low = Math.min(extent.low, value);
+        extent.high = Math.max(extent.high, value);
+      }
+    }
+    Object.assign(this, { all: rows, limit, extent, only: has ? only : null });
+    this.turnTo(same ? this.first : 0);
+  }
+
+  // Shows the page that begins with this row.
+  turnTo(first) {
+    const rows = this.all.slice(first, first + this.page);
+    Object.assign(this, { first, rows, current: -1 });
+    this.surface.setHeight(Math.max(1, rows.length) * ROW + (this.limit ? HEAD : 0));
+    this.pager.hidden = this.all.length <= this.page;
+    const turn = (to, isThere) => (isThere ? () => this.turnTo(to) : null);
+    drawPager(this.pager, {
+      first: turn(0, first > 0),
+      before: turn(first - this.page, first > 0),
+      next: turn(first + this.page, first + this.page < this.all.length),
+      from: first + 1,
+      to: first + rows.length,
+      total: this.all.length,
+      of: this.of,
+    });
   }
 
   get top() {
@@ -72,7 +103,7 @@ export class Bars {
   key(event) {
     const moves = { ArrowDown: 1, ArrowUp: -1 };
     if (event.key in moves) {
-      this.go(Math.min(this.rows.length - 1, Math.max(0, this.current + moves[event.key])));
+      this.step(moves[event.key]);
       const row = this.rows[this.current];
       if (row) announce(`${row.name}: ${row.note ?? units.bytes(total(row))}`);
     } else if (event.key === "Enter" && this.rows[this.current]) {
@@ -84,6 +115,15 @@ export class Bars {
     event.stopPropagation();
   }
 
+  // To the row after or before, also on the next page or the one before.
+  step(by) {
+    const at = this.first + Math.max(this.current, by < 0 ? 0 : -1) + by;
+    const to = Math.min(this.all.length - 1, Math.max(0, at));
+    const first = to - (to % this.page);
+    if (first !== this.first) this.turnTo(first);
+    this.go(to - first);
+  }
+
   go(current) {
     this.current = current;
     this.surface.draw();
@@ -93,9 +133,7 @@ export class Bars {
     if (!this.rows.length) return;
     const names = Math.min(width * NAME_MOST, 12 + Math.max(...this.rows.map((row) => g.measureText(row.name).width)));
     const notes = Math.min(width * 0.45, 12 + Math.max(0, ...this.rows.map((row) => g.measureText(row.note ?? "").width)));
-    const values = this.rows.flatMap((row) => [total(row), row.mark ?? 0, row.low ?? 0, row.high ?? 0]);
-    const low = Math.min(0, ...values);
-    const high = Math.max(0, this.limit?.value ?? 0, ...values);
+    const { low, high } = this.extent;
     const factor = Math.max(1, width - names - notes - 4) / Math.max(high - low, 1);
     this.scale = { x: names, low, factor };
     const place = (value) => names + (value - low) * factor;
@@ -150,6 +188,7 @@ export class Bars {
 
   destroy() {
     this.surface.destroy();
+    this.pager.remove();
   }
 }
 

@@ -1,7 +1,9 @@
 // The lives of blocks as rectangles: up is bytes, stacked by age or by address, to the right are events or time. The
 // largest blocks come one by one, the others as a raster. Where a block is freed, those above it sink.
 
+import { addressGestures, drawAddressAxis } from "./addresses.js";
 import { boxOf, drawByteAxis, drawTimeAxis, lastAtOrBefore, line, timeTicks } from "./axes.js";
+import { paintLife } from "./curve.js";
 import { timeGestures } from "./gestures.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
@@ -15,12 +17,23 @@ export class BlockMap {
   constructor(parent, { height, label, range, limits, hover, leave, pick }) {
     this.rects = null;
     this.instant = null;
+    this.life = null;
     this.marked = new Set();
     this.hovered = -1;
     this.band = null;
+    this.bandUp = null;
     this.surface = new Surface(parent, { height, label, paint: (g) => this.paint(g) });
+    const box = () => this.box;
+    addressGestures(this.surface, {
+      box,
+      facts: () => this.facts,
+      brush: (y0, y1) => {
+        this.bandUp = y0 === null ? null : [y0, y1];
+        this.surface.draw();
+      },
+    });
     timeGestures(this.surface, {
-      box: () => this.box,
+      box,
       range,
       limits,
       timeAt: (x) => this.timeAt(x),
@@ -61,6 +74,12 @@ export class BlockMap {
     this.surface.draw();
   }
 
+  // Marks the life of one block, as in CurvePlot.
+  setLife(life) {
+    this.life = life;
+    this.surface.draw();
+  }
+
   get box() {
     return boxOf(this.surface.width, this.surface.height, { left: this.facts?.kind === "address" ? 132 : 76 });
   }
@@ -76,6 +95,13 @@ export class BlockMap {
   xOfSeq(seq) {
     const { begin, length, axis, clock } = this.facts;
     const at = axis === "event" ? seq : between(clock.time_ns, clock.time_ns, between(clock.seq, clock.time_ns, seq));
+    return this.box.x + ((at - begin) / length) * this.box.width;
+  }
+
+  // The pixel of a time.
+  xOfTime(time) {
+    const { begin, length, axis, clock } = this.facts;
+    const at = axis === "time" ? time : between(clock.time_ns, clock.seq, time);
     return this.box.x + ((at - begin) / length) * this.box.width;
   }
 
@@ -120,15 +146,18 @@ export class BlockMap {
       g.drawImage(this.image, box.x, box.y, box.width, box.height);
     }
     this.paintBlocks(g, box);
+    if (this.life) {
+      const { from, to, text } = this.life;
+      paintLife(g, box, from === null ? box.x : this.xOfTime(from), to === null ? box.x + box.width : this.xOfTime(to), text);
+    }
     if (this.instant !== null && this.instant >= facts.seq_first && this.instant <= facts.seq_last) {
       g.strokeStyle = ink("accent");
       const x = this.xOfSeq(this.instant + (facts.axis === "event" ? 0.5 : 0));
       line(g, x, box.y, x, box.y + box.height);
     }
-    if (this.band) {
-      g.fillStyle = `${ink("sel")}44`;
-      g.fillRect(Math.min(...this.band), box.y, Math.abs(this.band[1] - this.band[0]), box.height);
-    }
+    g.fillStyle = `${ink("sel")}44`;
+    if (this.band) g.fillRect(Math.min(...this.band), box.y, Math.abs(this.band[1] - this.band[0]), box.height);
+    if (this.bandUp) g.fillRect(box.x, Math.min(...this.bandUp), box.width, Math.abs(this.bandUp[1] - this.bandUp[0]));
     g.restore();
   }
 
@@ -169,7 +198,7 @@ export class BlockMap {
 }
 
 // The rectangles of all blocks in flat arrays, with the place of the block each belongs to.
-export function rectanglesOf(answer) {
+function rectanglesOf(answer) {
   const xs = answer.table.getChild("x");
   const ys = answer.table.getChild("y");
   const ends = answer.column("x_end");
@@ -243,22 +272,5 @@ function drawEventAxis(g, box, from, to) {
     const text = units.count(at);
     const half = g.measureText(text).width / 2;
     g.fillText(text, Math.min(Math.max(x, box.x + half), box.x + box.width - half), box.y + box.height + 5);
-  }
-}
-
-// The first address of each range that has room for it, and lines where a gap between addresses is left out.
-function drawAddressAxis(g, box, { ranges, height_bytes: total }) {
-  g.fillStyle = ink("faint");
-  g.strokeStyle = ink("line");
-  g.textAlign = "right";
-  g.textBaseline = "middle";
-  const few = ranges.length <= box.height / 6;
-  let last = Infinity;
-  for (const { address, offset } of ranges) {
-    const y = box.y + box.height - (offset / total) * box.height;
-    if (few) line(g, box.x, y, box.x + box.width, y);
-    if (last - y < 14) continue;
-    g.fillText(address, box.x - 6, Math.max(y - 6, box.y + 6));
-    last = y;
   }
 }

@@ -16,7 +16,6 @@ const CATEGORY = {
   unknown: "#8c8c8c",
   others: "#b5b5b5",
 };
-export const CATEGORIES = Object.keys(CATEGORY);
 const CYCLE = [
   "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a13a", "#6a51a3", "#7fa650", "#a6761d",
   "#4d8f9c", "#b35b74",

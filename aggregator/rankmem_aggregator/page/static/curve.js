@@ -5,17 +5,17 @@ import { hoverAlone, timeGestures } from "./gestures.js";
 import * as marks from "./marks.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
-import * as units from "./units.js";
 
 const ROOM_ABOVE = 1.04;
 const TICK_PX = 6;
+const LIFE_PX = 18;
 const EVENT_LEAST_PX = 4;
 
 export class CurvePlot {
   // range(), limits(): ns; hover(time, x, y), leave(), pick(time, x, y). Where what is below is no time, `isTimed` is false:
   // gestures do not change the range then, and marks are not drawn.
   constructor(parent, { height, label, range, limits, hover, leave, pick, isTimed = true }) {
-    Object.assign(this, { isTimed, lines: [], areas: null, marks: [], band: null, cross: null, from: 0, to: 1, highest: 1, range });
+    Object.assign(this, { isTimed, lines: [], areas: null, marks: [], life: null, band: null, cross: null, from: 0, to: 1, highest: 1, range });
     this.surface = new Surface(parent, { height, label, paint: (g) => this.paint(g) });
     (isTimed ? timeGestures : hoverAlone)(this.surface, {
       box: () => this.box,
@@ -55,6 +55,12 @@ export class CurvePlot {
     this.surface.draw();
   }
 
+  // Marks the life of one block: {from, to, text}, null where it began before or lasts; null: none.
+  setLife(life) {
+    this.life = life;
+    this.surface.draw();
+  }
+
   get box() {
     return boxOf(this.surface.width, this.surface.height);
   }
@@ -71,7 +77,7 @@ export class CurvePlot {
   paint(g) {
     const box = this.box;
     const high = this.highest * ROOM_ABOVE;
-    drawByteAxis(g, box, 0, high, wholeBytes);
+    drawByteAxis(g, box, 0, high);
     drawTimeAxis(g, box, this.from, this.to);
     const x = (time) => box.x + ((time - this.from) / (this.to - this.from)) * box.width;
     const y = (value) => box.y + box.height - (value / high) * box.height;
@@ -85,6 +91,7 @@ export class CurvePlot {
     for (const line of this.lines) paintLine(g, line, x, y, end);
     g.setLineDash([]);
     if (this.events && this.events.times.length * EVENT_LEAST_PX <= box.width) paintTicks(g, this.events, x, y(0));
+    if (this.life) paintLife(g, box, x(this.life.from ?? this.from), x(this.life.to ?? this.to), this.life.text);
     this.paintMarks(g, box, x);
     if (this.isTimed) marks.draw(g, box, this.from, this.to);
     g.restore();
@@ -118,9 +125,24 @@ export class CurvePlot {
   }
 }
 
-// A round amount, without digits that are always 0.
-function wholeBytes(value) {
-  return units.bytes(value).replace(".00 ", " ");
+// The life of a block, of which the ends are pixels: a bar above what is drawn, with its name.
+export function paintLife(g, box, begin, end, text) {
+  const [left, right] = [Math.max(begin, box.x), Math.min(end, box.x + box.width)];
+  if (right < left) return;
+  const y = box.y + LIFE_PX;
+  g.fillStyle = `${ink("accent")}22`;
+  g.fillRect(left, y, right - left, box.y + box.height - y);
+  g.fillStyle = ink("accent");
+  g.fillRect(left, y, Math.max(right - left, 2), 3);
+  for (const at of [begin, end]) if (at >= left && at <= right) g.fillRect(at - 1, y - 3, 2, 9);
+  const wide = g.measureText(text).width;
+  const x = Math.max(box.x, Math.min(left + 4, box.x + box.width - wide - 4));
+  g.fillStyle = ink("card");
+  g.fillRect(x - 2, y + 4, wide + 4, 14);
+  g.fillStyle = ink("accent");
+  g.textBaseline = "top";
+  g.textAlign = "left";
+  g.fillText(text, x, y + 6);
 }
 
 function upright(g, box, at) {

@@ -1,5 +1,7 @@
 // Elements made by hand: texts are always text, never markup.
 
+import { refill } from "./focus.js";
+
 // An element with properties and children. `class`, `data-…`, `aria-…` and `role` become attributes, `on…` listeners,
 // what else there is properties; children are elements or texts, null is left out.
 export function el(tag, properties = {}, ...children) {
@@ -31,7 +33,7 @@ export function setOptions(select, options, value) {
   const pairs = options.map((option) => (Array.isArray(option) ? option : [option, option]));
   const chosen = value ?? pairs[0]?.[0] ?? "";
   if (chosen !== "" && !pairs.some(([each]) => each === chosen)) pairs.push([chosen, chosen]);
-  select.replaceChildren(...pairs.map(([each, text]) => el("option", { value: each }, text)));
+  refill(select, ...pairs.map(([each, text]) => el("option", { value: each }, text)));
   select.value = chosen;
 }
 

@@ -19,7 +19,7 @@ export function keep(text) {
 }
 
 // The address of a frame "file:line function", or null where there is no template or no file.
-export function addressOf(frame, pattern = template()) {
+function addressOf(frame, pattern = template()) {
   const found = /^(.+):(\d+)(?: |$)/.exec(frame);
   if (!found || !pattern.includes("{file}")) return null;
   const path = found[1].split("/").map(encodeURIComponent).join("/");

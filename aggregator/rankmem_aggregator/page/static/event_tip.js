@@ -59,7 +59,7 @@ function keyOf(seq) {
 }
 
 // A frame as text.
-export function frameText({ file_path: file, line_number: line, function: name }) {
+function frameText({ file_path: file, line_number: line, function: name }) {
   return line ? `${file}:${line} ${name}` : [file, name].filter(Boolean).join(" ");
 }
 

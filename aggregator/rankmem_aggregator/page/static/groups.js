@@ -16,22 +16,25 @@ export function groups() {
 
 // The group whose median counts: of the state, else the pipeline stage where there are several, else the job.
 export function group() {
-  const given = state.get("group");
-  if (given) return given;
   const stages = new Set(session.job().ranks.map((row) => row.pp));
-  return stages.size > 1 ? "pp" : "job";
+  return state.choice("group", groups(), stages.size > 1 ? "pp" : "job");
 }
 
 export function deviceType() {
-  return state.get("type") ?? session.job().deviceTypes[0] ?? "cpu";
+  return state.choice("type", session.job().deviceTypes) ?? "cpu";
 }
 
 export function figure() {
-  return FIGURES.includes(state.get("figure")) ? state.get("figure") : "requested";
+  return state.choice("figure", FIGURES);
 }
 
 // The line at so many GiB, in bytes; null where there is none.
-export function limitBytes() {
-  const gib = Number(state.get("limit") ?? NaN);
-  return gib > 0 && gib < 1e6 ? Math.round(gib * 2 ** 30) : null;
+export function lineBytes() {
+  const gib = gibOf("line", "no line is drawn");
+  return gib === null ? null : Math.round(gib * 2 ** 30);
+}
+
+// So many GiB as a key of the state has them; null where there is none.
+export function gibOf(key, instead) {
+  return state.read(key, (text) => (Number(text) > 0 && Number(text) < 1e6 ? Number(text) : null), instead);
 }

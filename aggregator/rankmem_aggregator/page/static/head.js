@@ -4,6 +4,7 @@
 import * as api from "./api.js";
 import { announce, el, setOptions } from "./dom.js";
 import { indexOf, search } from "./find.js";
+import { refill } from "./focus.js";
 import * as keys from "./keys.js";
 import * as session from "./session.js";
 import * as state from "./state.js";
@@ -114,8 +115,8 @@ function finder(index) {
     const begun = performance.now();
     const { found, count } = search(index, input.value);
     rows = found;
-    list.replaceChildren(...found.map(option), ...(count > found.length ? [el("div", { class: "note" }, `and ${units.count(count - found.length)} more`)] : []));
-    if (input.value.trim() && !count) list.replaceChildren(el("div", { class: "note" }, "no rank, host or coordinate is like that"));
+    refill(list, ...found.map(option), ...(count > found.length ? [el("div", { class: "note" }, `and ${units.count(count - found.length)} more`)] : []));
+    if (input.value.trim() && !count) refill(list, el("div", { class: "note" }, "no rank, host or coordinate is like that"));
     list.hidden = !list.children.length;
     input.setAttribute("aria-expanded", String(!list.hidden));
     mark(0);

@@ -62,7 +62,7 @@ function bringIntoRange(time) {
 }
 
 // What a text asks for: `+58.9s`, `1:02.5`, `step 12`, `seq 26080` or a bare number of an event; null: none of these.
-export function parsePlace(text) {
+function parsePlace(text) {
   const given = text.trim().toLowerCase().replace(/,/g, "");
   let found = given.match(/^step\s*(\d+)$/);
   if (found) return { to: "step", step: Number(found[1]) };

@@ -32,7 +32,7 @@ export function showKeys() {
     el(
       "p",
       { class: "note" },
-      "On a diagram: wheel zooms at the pointer, dragging marks a range, shift and dragging moves it, a double click goes back.",
+      "On a diagram: wheel zooms at the pointer, dragging marks a range, shift and dragging moves it, a double click goes back; the arrow keys, + and − do the same. On an axis of addresses as well, with Page Up and Page Down.",
     ),
     button("close", () => dialog.close(), { autofocus: true }),
   );

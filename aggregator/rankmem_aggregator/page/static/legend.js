@@ -1,6 +1,8 @@
 // A legend: a button for each series, which hides and shows it. What is hidden stands in the state, so it is in the link.
 
 import { button, el } from "./dom.js";
+import { refill } from "./focus.js";
+import { swatch } from "./shades.js";
 import * as state from "./state.js";
 
 const KEY = "hide";
@@ -23,16 +25,15 @@ export class Legend {
   // Shows series: [{name, colour, title}].
   set(series) {
     const away = hidden();
-    this.element.replaceChildren(
+    refill(
+      this.element,
       ...series.map(({ name, colour, title }) => {
-        const swatch = el("span", { class: "swatch" });
-        swatch.style.background = colour;
         const one = button("", () => toggle(name), {
           class: "quiet series",
           "aria-pressed": String(!away.has(name)),
           title: title ?? `${name}: hide or show`,
         });
-        one.append(swatch, name);
+        one.append(swatch(colour), name);
         return one;
       }),
     );

@@ -5,6 +5,7 @@
 
 import * as api from "./api.js";
 import { announce, button, el } from "./dom.js";
+import { refill } from "./focus.js";
 import * as keys from "./keys.js";
 import * as panels from "./panel.js";
 import * as session from "./session.js";
@@ -36,7 +37,7 @@ const TITLES = {
 const dot = el("span", { class: "dot", "aria-hidden": "true" });
 const text = el("span", {});
 export const badge = button("", toggle, { class: "live", hidden: true });
-badge.replaceChildren(dot, text);
+refill(badge, dot, text);
 
 // Follows this session from now on; null: none.
 export function start(id) {
@@ -57,6 +58,7 @@ export function status() {
 function connect() {
   source?.close();
   source = null;
+  newNs = -Infinity;
   if (of === null || document.hidden) return;
   source = new EventSource(`api/v1/s/${encodeURIComponent(of)}/live`);
   source.addEventListener("progress", (event) => progressed(JSON.parse(event.data)));

@@ -3,9 +3,11 @@
 import * as api from "./api.js";
 import { announce, button, copyText, el } from "./dom.js";
 import * as editor from "./editor.js";
+import { refill } from "./focus.js";
 import * as kept from "./kept.js";
 import * as head from "./head.js";
 import * as keys from "./keys.js";
+import { stateLink } from "./links.js";
 import * as marks from "./marks.js";
 import * as live from "./live.js";
 import * as panels from "./panel.js";
@@ -33,7 +35,7 @@ async function show() {
   unmount?.();
   unmount = null;
   tip.hide();
-  root.replaceChildren();
+  refill(root);
   const view = viewOfState();
   try {
     if (!view) throw new api.Refusal({ message: `there is no view ${state.get("view")}`, hint: VIEWS.map((each) => each.name).join(", ") });
@@ -57,7 +59,8 @@ async function show() {
 
 function fail(failed) {
   const error = failed.status === 401 && refused ? refused : failed;
-  root.replaceChildren(
+  refill(
+    root,
     el(
       "section",
       { class: "card" },
@@ -95,29 +98,31 @@ function titleOf(view) {
   return [view.title, name, "rankmem"].filter(Boolean).join(" · ");
 }
 
+// The header's parts are made once, and set to each state: an element that stays keeps the focus, also behind a dialog.
+const logo = stateLink({ view: null }, { class: "logo" }, "rankmem");
+const links = new Map(VIEWS.map((view) => [view, stateLink({ view: view.name }, {}, view.title)]));
+const nav = el("nav", { "aria-label": "Views" }, ...links.values());
+const themes = button("", () => drawTheme(theme.nextTheme()));
+const tools = [
+  el("span", { class: "grow" }),
+  button("marks", marks.show, { title: "ranges and instants that you name (M)" }),
+  button("copy link", copyLink, { title: "this very state, as a link" }),
+  themes,
+  button("?", keys.showKeys, { "aria-label": "Keys" }),
+];
+
 function drawHead() {
   const current = viewOfState();
-  const links = VIEWS.map((view) =>
-    el("a", { href: state.link({ view: view.name }), "aria-current": view === current ? "page" : null }, view.title),
-  );
-  const place = document.getElementById("head");
-  const focused = focusables(place).indexOf(document.activeElement);
-  place.replaceChildren(
-    el("a", { class: "logo", href: state.link({ view: null }) }, "rankmem"),
-    ...head.choosers(),
-    live.badge,
-    el("nav", { "aria-label": "Views" }, ...links),
-    el("span", { class: "grow" }),
-    button("marks", marks.show, { title: "ranges and instants that you name (M)" }),
-    button("copy link", copyLink, { title: "this very state, as a link" }),
-    button(`theme: ${theme.theme()}`, (event) => (event.target.textContent = `theme: ${theme.nextTheme()}`)),
-    button("?", keys.showKeys, { "aria-label": "Keys" }),
-  );
-  focusables(place)[focused]?.focus({ preventScroll: true });
+  for (const [view, link] of links) {
+    if (view === current) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  drawTheme(theme.theme());
+  refill(document.getElementById("head"), logo, ...head.choosers(), live.badge, nav, ...tools);
 }
 
-function focusables(element) {
-  return [...element.querySelectorAll("a, button, input, select")];
+function drawTheme(name) {
+  themes.textContent = `theme: ${name}`;
 }
 
 // The address without a code: whoever opens it needs to be let in by a code or cookie of their own.
@@ -155,7 +160,7 @@ async function begin() {
     // Only a link that lets in, which the user's own command printed, says which editor it is.
     if (!refused && wanted) editor.keep(wanted);
   }
-  state.read();
+  state.readLink();
   setStyle(state.get("style"));
   await show();
   state.listen(follow);

@@ -2,6 +2,7 @@
 // diagram with an axis of time.
 
 import { announce, button, el } from "./dom.js";
+import { refill } from "./focus.js";
 import * as session from "./session.js";
 import * as state from "./state.js";
 import { FONT } from "./surface.js";
@@ -86,7 +87,7 @@ export function show() {
           button("show", () => state.change({ from: mark.from, to: mark.to === mark.from ? mark.from + 1000 : mark.to })),
           button("remove", () => {
             remove(i);
-            body.replaceChildren(...rows());
+            refill(body, ...rows());
           }),
         ),
       ),
@@ -95,7 +96,7 @@ export function show() {
   const press = () => {
     if (name.value.trim()) add(name.value.trim());
     name.value = "";
-    body.replaceChildren(...rows());
+    refill(body, ...rows());
   };
   dialog.append(
     el("h2", {}, "Marks"),

@@ -3,6 +3,7 @@
 
 import * as api from "./api.js";
 import { announce, button, copyText, el } from "./dom.js";
+import { keepFocus, refill } from "./focus.js";
 import { basis, lasts } from "./lasting.js";
 import * as save from "./save.js";
 import * as session from "./session.js";
@@ -40,10 +41,12 @@ export class Panel {
     this.tools = el("span", { class: "tools" });
     this.body = el("div", { class: "body" });
     this.message = el("div", { class: "message", hidden: true });
+    this.misread = el("p", { class: "note misread", role: "status", hidden: true });
     this.element = el(
       "section",
       { class: `card ${extra}`, id, "aria-labelledby": `${id}-title` },
       el("div", { class: "title" }, this.heading, this.noteElement, el("span", { class: "grow" }), this.tools),
+      this.misread,
       this.message,
       this.body,
     );
@@ -85,8 +88,10 @@ export class Panel {
     this.askedMs = performance.now();
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
-    const asked = (this.asked = this.asks());
+    const misread = new Map();
+    const asked = (this.asked = state.collecting(misread, () => this.asks()));
     this.basis = basisNow();
+    this.tellMisread(misread);
     if (asked === null || typeof asked === "string") {
       this.element.removeAttribute("aria-busy");
       this.say(asked ?? "");
@@ -100,9 +105,12 @@ export class Panel {
       if (this.empty && !answers[0].length) {
         this.say(this.empty);
       } else {
-        this.message.hidden = true;
-        this.body.hidden = false;
-        this.show(...answers);
+        keepFocus(this.element, () => {
+          this.message.hidden = true;
+          this.body.hidden = false;
+          state.collecting(misread, () => this.show(...answers));
+        });
+        this.tellMisread(misread);
         if (!this.table && this.body.querySelector("canvas")) {
           this.table = () => rowsOf(this.answers[0]);
           this.offerTable();
@@ -129,18 +137,26 @@ export class Panel {
   // A text in place of the panel's body.
   say(text, hint = "", again = false) {
     this.drawn = null;
-    this.body.hidden = true;
-    this.message.hidden = !text;
-    this.message.className = again ? "message failed" : "message";
-    this.message.replaceChildren(
-      el("p", {}, text),
-      hint ? el("p", { class: "hint" }, `Try: ${hint}`) : "",
-      again ? button("again", () => this.refresh()) : "",
-    );
+    keepFocus(this.element, () => {
+      this.body.hidden = true;
+      this.message.hidden = !text;
+      this.message.className = again ? "message failed" : "message";
+      refill(
+        this.message,
+        el("p", {}, text),
+        hint ? el("p", { class: "hint" }, `Try: ${hint}`) : "",
+        again ? button("again", () => this.refresh()) : "",
+      );
+    });
+  }
+
+  // Values of the link that were not understood, and what is shown instead.
+  tellMisread(sentences) {
+    this.misread.hidden = !sentences.size;
+    this.misread.textContent = [...sentences.values()].join(" ");
   }
 
   fail(error) {
-    this.failed = error;
     this.say(error.message, error.hint ?? "", true);
     announce(`${this.heading.textContent}: ${error.message}`);
   }
@@ -181,7 +197,8 @@ export class Panel {
     // Nothing is drawn where a text stands in its place.
     const { columns, rows: all } = this.drawn === null ? { columns: [], rows: [] } : this.table();
     const rows = all.slice(0, TABLE_ROWS_MAX);
-    this.tableElement.replaceChildren(
+    refill(
+      this.tableElement,
       all.length > rows.length ? el("p", { class: "note" }, `the first ${units.count(rows.length)} of ${units.count(all.length)} rows`) : "",
       el(
         "table",
@@ -203,6 +220,19 @@ export class Panel {
 
 function basisNow() {
   return basis(session.job(), session.job() ? session.chosen() : null);
+}
+
+// What a view has of a panel with plots: what refreshes them, and takes them down.
+export function partsOf(panel, ...plots) {
+  return {
+    panel,
+    plot: plots[0],
+    refresh: () => panel.refresh(),
+    destroy: () => {
+      panel.destroy();
+      for (const plot of plots) plot.destroy();
+    },
+  };
 }
 
 // The first rows of an answer, for a panel that gives no table of its own.

@@ -101,7 +101,7 @@ function files(panel) {
 }
 
 // The rows of an answer as CSV; a text that a spreadsheet would run as a formula gets an apostrophe.
-export function csvOf(answer) {
+function csvOf(answer) {
   const columns = answer.names.map((_, i) => answer.table.getChildAt(i).toArray());
   const lines = [answer.names.map(cell)];
   for (let row = 0; row < answer.length; row += 1) lines.push(columns.map((column) => cell(column[row])));

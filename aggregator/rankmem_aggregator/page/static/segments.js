@@ -2,6 +2,7 @@
 // blocks and holes in them. A block is solid as far as it was asked for, lighter where the allocator rounded up;
 // one whose free waits for a stream is hatched.
 
+import { hatchBox } from "./hatching.js";
 import { Surface } from "./surface.js";
 import { ink } from "./theme.js";
 import * as units from "./units.js";
@@ -10,6 +11,7 @@ const LINE_PX = 15;
 const GAP_PX = 4;
 const HEAD_PX = 18;
 const LEAST_PX = 1.5;
+const HATCH_PX = 6;
 const BLOCK = 0;
 const PENDING = 1;
 export const HOLE = 2;
@@ -125,11 +127,10 @@ export class SegmentLines {
     g.textAlign = "left";
     g.fillStyle = ink("faint");
     for (const { y, text } of this.heads) g.fillText(text, 0, y + HEAD_PX / 2);
-    const hatch = g.createPattern(hatching(), "repeat");
-    for (const run of this.runs) this.paintRun(g, run, hatch);
+    for (const run of this.runs) this.paintRun(g, run);
   }
 
-  paintRun(g, run, hatch) {
+  paintRun(g, run) {
     const { segment, from, bytes, x, y, width } = run;
     g.fillStyle = ink("hover");
     g.fillRect(x, y, width, LINE_PX);
@@ -146,8 +147,10 @@ export class SegmentLines {
       g.fillRect(left + asked, y, wide - asked, LINE_PX);
       g.globalAlpha = 1;
       if (part.kind === PENDING) {
-        g.fillStyle = hatch;
-        g.fillRect(left, y, wide, LINE_PX);
+        g.strokeStyle = ink("card");
+        g.lineWidth = 1.5;
+        hatchBox(g, { x: left, y, width: wide, height: LINE_PX }, HATCH_PX);
+        g.lineWidth = 1;
       }
       if (wide > 3) {
         g.fillStyle = ink("card");
@@ -195,20 +198,4 @@ function headOf(segments, bytes) {
   const which = pool === null ? "default pool" : `private pool ${pool}`;
   const many = segments.length === 1 ? "1 segment" : `${units.count(segments.length)} segments`;
   return `${which} · stream ${stream} · ${many} · ${units.bytes(bytes)}`;
-}
-
-function hatching() {
-  const canvas = document.createElement("canvas");
-  canvas.width = 6;
-  canvas.height = 6;
-  const g = canvas.getContext("2d");
-  g.strokeStyle = ink("card");
-  g.lineWidth = 1.5;
-  for (const at of [-6, 0, 6]) {
-    g.beginPath();
-    g.moveTo(at, 6);
-    g.lineTo(at + 6, 0);
-    g.stroke();
-  }
-  return canvas;
 }

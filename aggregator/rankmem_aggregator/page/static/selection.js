@@ -2,6 +2,7 @@
 // kind:value;kind:value, each value percent-encoded. The server's page/selection.py reads the same.
 
 import { button, el } from "./dom.js";
+import { refill } from "./focus.js";
 import * as state from "./state.js";
 
 // Of these one alone is picked: another one takes its place.
@@ -9,11 +10,12 @@ const ALONE = ["within", "frame", "block"];
 const NAMES = { within: "in module", frame: "frame" };
 
 // The picks of the state: [{kind, value}].
-export function picks(text = state.get("pick") ?? "") {
-  return text
-    .split(";")
-    .filter((part) => part.includes(":"))
-    .map((part) => ({ kind: part.slice(0, part.indexOf(":")), value: decoded(part.slice(part.indexOf(":") + 1)) }));
+export function picks() {
+  const read = (text) => (text.split(";").every((part) => part.includes(":")) ? text.split(";") : null);
+  return (state.read("pick", read, "nothing is picked") ?? []).map((part) => {
+    const colon = part.indexOf(":");
+    return { kind: part.slice(0, colon), value: decoded(part.slice(colon + 1)) };
+  });
 }
 
 // The parameter `pick` of a question, without the kinds that a panel shows by itself.
@@ -36,7 +38,7 @@ export function addPick(kind, value, options = {}) {
   state.change({ pick: textOf([...others, { kind, value: String(value) }]) }, options);
 }
 
-export function removePick(kind, value, options = {}) {
+function removePick(kind, value, options = {}) {
   const others = picks().filter((each) => each.kind !== kind || each.value !== String(value));
   state.change({ pick: textOf(others) }, options);
 }
@@ -52,7 +54,8 @@ export function chips(panel, ...hiddenKinds) {
   const draw = () => {
     const shown = picks().filter(({ kind }) => !hiddenKinds.includes(kind));
     bar.hidden = !shown.length;
-    bar.replaceChildren(
+    refill(
+      bar,
       ...shown.map(({ kind, value }) =>
         button(`${NAMES[kind] ?? kind}: ${shortened(value)} ✕`, () => removePick(kind, value), {
           class: "chip",

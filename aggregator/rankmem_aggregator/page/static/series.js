@@ -1,23 +1,13 @@
 // Answers about a rank's memory as what a diagram draws: lines, a stack of areas, a legend.
 
 import { coloursOf } from "./colours.js";
+import { BLOCK_GROUPINGS } from "./facts.js";
 import { isDark } from "./theme.js";
 import * as state from "./state.js";
 import * as units from "./units.js";
 
 export const NO_GROUPS = "overall";
-const GROUPINGS = [
-  ["category", "category"],
-  ["phase", "phase"],
-  ["module", "module"],
-  ["operator", "operator"],
-  ["line", "source line"],
-  ["step", "step"],
-  ["annotation", "annotation"],
-  ["stream", "stream"],
-  ["component", "component"],
-  [NO_GROUPS, "no groups"],
-];
+const GROUPINGS = [...BLOCK_GROUPINGS, [NO_GROUPS, "no groups"]];
 const MINDSTUDIO_GROUPINGS = [["overall", "Overall"], ["stream", "Stream"], ["component", "Component"]];
 // Of each figure: dark on light, light on dark, and whether it is dashed.
 const FIGURES = {
@@ -37,11 +27,10 @@ export function groupings() {
 
 // The grouping of the state.
 export function grouping() {
-  const known = groupings().map(([name]) => name);
-  return known.includes(state.get("by")) ? state.get("by") : known[0];
+  return state.choice("by", groupings().map(([name]) => name));
 }
 
-export function colourOfFigure(name) {
+function colourOfFigure(name) {
   const [light, dark] = FIGURES[name];
   return isDark() ? dark : light;
 }
@@ -77,10 +66,12 @@ export function ofAnswer(answer) {
 }
 
 function noteOf(facts, isStacked) {
+  if (facts.too_many) return "the picked blocks are too many to add up in this range: zoom in for their areas";
   if (facts.coarse) return "the line is the highest of each pixel; the areas are from summaries of each 1,024 events";
   const drawn = isStacked && facts.drawn !== "events" ? "each pixel as it stood highest" : facts.note;
   const differs = facts.difference_bytes ? `; the groups differ from the total by up to ${units.bytes(facts.difference_bytes)}` : "";
-  return `${drawn}${differs}${facts.why ? `; ${facts.why}` : ""}`;
+  const whose = !facts.picked ? "" : isStacked ? "; the areas are of the picked blocks alone, the lines of all" : "; no picked block was alive here";
+  return `${drawn}${differs}${whose}${facts.why ? `; ${facts.why}` : ""}`;
 }
 
 function eventsOf(answer, times, seqs) {

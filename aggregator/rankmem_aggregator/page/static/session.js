@@ -72,6 +72,11 @@ export function chosen() {
   return highestOf(fits) ?? { rank, attempt, device, peak_bytes: null, peak_ns: null, peak_seq: null, host_name: null };
 }
 
+// The attempts of the session: how often its workers were started again, from 0.
+export function attempts() {
+  return [...new Set(loaded.ranks.map((row) => row.attempt).filter((each) => each !== null))].sort((a, b) => a - b);
+}
+
 // The parameters that name the chosen rank's device in a question.
 export function chosenParameters() {
   const row = chosen();

@@ -24,12 +24,17 @@ export function orderedShades(names) {
   return names.map((_, i) => `#${colours[20 + Math.round((215 * i) / Math.max(1, names.length - 1))].map(hex).join("")}`);
 }
 
-// An entry of a legend: a swatch with the end of the name, where that is a path, and all of it as its title.
-export function legendEntry(name, colour, more = "") {
+// A square of a colour.
+export function swatch(colour) {
   const box = el("span", { class: "swatch" });
   box.style.background = colour;
+  return box;
+}
+
+// An entry of a legend: a swatch with the end of the name, where that is a path, and all of it as its title.
+export function legendEntry(name, colour, more = "") {
   const text = name ?? "unknown";
-  return el("span", { title: text }, box, `${shortened(text)}${more ? ` ${more}` : ""}`);
+  return el("span", { title: text }, swatch(colour), `${shortened(text)}${more ? ` ${more}` : ""}`);
 }
 
 // The last two parts of a path.

@@ -1,6 +1,7 @@
 // The editor of a statement: a plain field of text, with names that complete the word at the cursor below it.
 
 import { announce, button, el } from "./dom.js";
+import { refill } from "./focus.js";
 import { completions, wordBefore } from "./sql_words.js";
 
 export class SqlEditor {
@@ -60,7 +61,8 @@ export class SqlEditor {
     this.offered = offered;
     this.at = at;
     this.field.setAttribute("aria-expanded", String(offered.length > 0));
-    this.list.replaceChildren(
+    refill(
+      this.list,
       ...offered.map((each, i) =>
         button(each.name, () => this.insert(each.insert, true), {
           id: `sql-offer-${i}`, role: "option", "aria-selected": String(i === at), title: each.what, tabIndex: -1, class: "offer",

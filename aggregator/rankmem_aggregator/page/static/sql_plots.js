@@ -10,7 +10,7 @@ const LINES_MAX = 12;
 const CELLS_MAX = 4096;
 
 // A number of a column as its name says: bytes, times, or plain.
-export function valueText(name, value) {
+function valueText(name, value) {
   if (value === null || value === undefined) return units.NOTHING;
   if (typeof value !== "number") return String(value);
   if (/(^|_)bytes$/.test(name)) return units.bytes(value);

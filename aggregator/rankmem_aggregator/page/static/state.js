@@ -4,13 +4,15 @@
 
 const ORDER = [
   "v", "s", "view", "from", "to", "rank", "attempt", "device", "figure", "by", "seq", "mode", "group", "order",
-  "limit", "rows", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "type", "of", "steps", "keep", "show", "sum", "hide",
-  "actions", "map", "mapx", "mapc", "failure", "level", "style",
+  "line", "size", "rows", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "type", "of", "steps", "keep", "show", "sum", "hide",
+  "actions", "map", "mapx", "mapc", "mapa", "failure", "level", "style",
 ];
-export const LINK_MAX = 2000;
+const LINK_MAX = 2000;
+const SHOWN_MAX = 60;
 
 const known = new Map();
 const listeners = new Set();
+let misread = null; // a Map of sentences by key, while a panel reads
 
 // The text of a key, or null.
 export function get(key) {
@@ -24,8 +26,34 @@ export function keys() {
 
 // The whole number of a key, or null where there is none.
 export function num(key) {
+  return read(key, (text) => (/^-?\d{1,16}$/.test(text) ? Number(text) : null), "it is no whole number, and left out");
+}
+
+// What `parse` makes of a key's text; null where there is none, or where it is not understood, for which `parse` returns
+// null: then `instead` says what is shown.
+export function read(key, parse, instead) {
   const text = known.get(key);
-  return text !== undefined && /^-?\d{1,16}$/.test(text) ? Number(text) : null;
+  if (text === undefined) return null;
+  const value = parse(text);
+  if (value === null) misread?.set(key, `${key}=${shortened(text)} is not understood: ${instead}.`);
+  return value;
+}
+
+// The text of a key where it is one of these options, else the first of them, or `otherwise`.
+export function choice(key, options, otherwise = options[0]) {
+  const instead = `${otherwise} is shown. Known here: ${options.join(", ")}`;
+  return read(key, (text) => (options.includes(text) ? text : null), instead) ?? otherwise;
+}
+
+// Runs what reads the state, and collects sentences about values that it did not understand.
+export function collecting(sentences, run) {
+  const before = misread;
+  misread = sentences;
+  try {
+    return run();
+  } finally {
+    misread = before;
+  }
 }
 
 // Changes some keys; null or "" removes one. `within` a gesture, the entry of the history is replaced. Where the link
@@ -59,19 +87,33 @@ export function listen(listener) {
 }
 
 // Takes over the address's fragment, at the beginning and when the user goes back or edits it.
-export function read() {
+export function readLink() {
   const before = new Map(known);
   known.clear();
   for (const [key, text] of new URLSearchParams(location.hash.slice(1))) {
     if (text !== "" && key !== "code") known.set(key, text);
   }
   if (!known.has("v")) known.set("v", "1");
+  renameOld();
   const keys = new Set([...before.keys(), ...known.keys()]);
   notify(new Set([...keys].filter((key) => before.get(key) !== known.get(key))));
 }
 
-addEventListener("popstate", read);
-addEventListener("hashchange", read);
+addEventListener("popstate", readLink);
+addEventListener("hashchange", readLink);
+
+// Older links have one name for a line at so many GiB and for the size of a device to try.
+function renameOld() {
+  const limit = known.get("limit");
+  if (limit === undefined) return;
+  known.delete("limit");
+  const now = known.get("view") === "fit" ? "size" : "line";
+  if (!known.has(now)) known.set(now, limit);
+}
+
+function shortened(text) {
+  return text.length > SHOWN_MAX ? `${text.slice(0, SHOWN_MAX)}…` : text;
+}
 
 function assign(map, changes) {
   const changed = new Set();

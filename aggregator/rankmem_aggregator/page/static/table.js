@@ -1,6 +1,7 @@
 // A table of rows: columns to choose, sorting in three states, keyboard, copying.
 
 import { button, copyText, el } from "./dom.js";
+import { keepFocus, refill } from "./focus.js";
 import { noFormula } from "./formulas.js";
 
 export class Table {
@@ -35,15 +36,28 @@ export class Table {
   set(rows, sort = this.sort) {
     this.rows = rows;
     this.sort = sort;
-    this.drawHead();
-    this.bodyElement.replaceChildren(...rows.map((row) => this.rowElement(row)));
+    keepFocus(this.element, () => {
+      this.drawHead();
+      refill(this.bodyElement, ...rows.map((row) => this.rowElement(row)));
+    });
     this.mark(this.picked);
+  }
+
+  // Shows or hides a column.
+  showColumn(name, on) {
+    for (const column of this.columns) if (column.name === name) column.hidden = !on;
+    this.shown = this.columns.filter((column) => !column.hidden);
   }
 
   // Marks the row with this key.
   mark(key) {
     this.picked = key;
     for (const row of this.bodyElement.children) row.classList.toggle("on", key !== null && row.dataset.key === String(key));
+  }
+
+  // Focuses the row with this key, where there is one.
+  focus(key) {
+    [...this.bodyElement.children].find((row) => row.dataset.key === String(key))?.focus({ preventScroll: true });
   }
 
   // The rows as tab-separated text that a spreadsheet takes as text and numbers, never as formulas.
@@ -93,7 +107,8 @@ export class Table {
   }
 
   drawHead() {
-    this.head.replaceChildren(
+    refill(
+      this.head,
       el(
         "tr",
         {},
@@ -101,7 +116,7 @@ export class Table {
           const on = this.sort?.name === column.name;
           const arrow = on ? (this.sort.descending ? " ↓" : " ↑") : "";
           const inside = this.onSort
-            ? button(`${column.title}${arrow}`, () => this.onSort(nextSort(this.sort, column.name)), { class: "sort" })
+            ? button(`${column.title}${arrow}`, () => this.onSort(nextSort(this.sort, column.name)), { class: "sort", "data-key": column.name })
             : column.title;
           const order = on ? (this.sort.descending ? "descending" : "ascending") : null;
           return el("th", { scope: "col", title: column.hint ?? null, "aria-sort": order, class: column.align ?? null }, inside);
@@ -129,7 +144,7 @@ export class Table {
 }
 
 // A click on a heading: descending, ascending, as it was.
-export function nextSort(sort, name) {
+function nextSort(sort, name) {
   if (sort?.name !== name) return { name, descending: true };
   return sort.descending ? { name, descending: false } : null;
 }

@@ -1,11 +1,14 @@
 // The one tooltip: lines of text beside the pointer.
 
+import { refill } from "./focus.js";
+
 const tip = () => document.getElementById("tip");
 
 // Shows lines near a point of the window; the first is the heading.
 export function show(x, y, lines) {
   const place = tip();
-  place.replaceChildren(
+  refill(
+    place,
     ...lines
       .filter((line) => line !== null && line !== undefined)
       .map((line, i) => {

@@ -45,7 +45,8 @@ life AS (
         CASE WHEN NOT b.preexisting THEN least(b.freed_ns, $at_ns) - b.allocated_ns END AS age_ns
     FROM block_of_device(
         $session, $attempt::INTEGER, $rank::INTEGER, $device, $offset_ns::BIGINT,
-        until_seq := $seq::BIGINT, until_ns := CASE WHEN $which <> 'alive' THEN $until_ns END
+        until_seq := $seq::BIGINT, until_ns := CASE WHEN $which <> 'alive' THEN $until_ns END,
+        after_seq := CASE WHEN $which = 'alive' THEN $seq::BIGINT END
     ) AS b
     LEFT JOIN line AS s ON $by_line AND s.stack_id = b.stack_id
     LEFT JOIN line AS f ON $by_line AND f.stack_id = b.forward_stack_id

@@ -33,7 +33,7 @@ SELECT
     b.freed_ns,
     b.freed_seq
 FROM block_of_device(
-    $session, $attempt::INTEGER, $rank::INTEGER, $device, $offset_ns::BIGINT, until_seq := $seq_last::BIGINT
+    $session, $attempt::INTEGER, $rank::INTEGER, $device, $offset_ns::BIGINT, until_seq := $seq_last::BIGINT, after_seq := $seq_first::BIGINT
 ) AS b
 LEFT JOIN stack AS k ON k.stack_id = coalesce(b.forward_stack_id, b.stack_id)
 CROSS JOIN unstreamed

@@ -12,51 +12,62 @@
 --   bytes (bytes): its highest; what was held when the interval began counts
 --   at_ns (ns, common clock): since when; before the interval where it was held when that began
 --   seq: the event after which it stood so high; -1 for what was held before the first event
-WITH life AS MATERIALIZED (
-    SELECT attempt, rank, coalesce(offset_ns, 0) AS offset_ns, started_ns, ended_ns
-    FROM rank_span
-    WHERE session_id = $session
-),
-bucket AS MATERIALIZED (
-    SELECT
-        b.attempt,
-        b.rank,
-        b.device,
-        coalesce(l.offset_ns, 0) AS offset_ns,
-        l.started_ns,
-        l.ended_ns,
-        b.seq_first,
-        b.seq_last,
-        b.first_ns + coalesce(l.offset_ns, 0) AS first_ns,
-        b.last_ns + coalesce(l.offset_ns, 0) AS last_ns,
-        b.requested_peak_ns + coalesce(l.offset_ns, 0) AS requested_peak_ns,
-        b.requested_peak_seq,
-        b.requested_peak_bytes,
-        CASE
-            WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.requested_peak_bytes
-            WHEN $figure = 'allocated' THEN b.allocated_peak_bytes
-            WHEN $figure = 'active' THEN b.active_peak_bytes
-            ELSE b.reserved_peak_bytes
-        END AS peak_bytes
-    FROM memory_bucket AS b
-    LEFT JOIN life AS l USING (attempt, rank)
-    WHERE b.session_id = $session
-        AND b.rank BETWEEN $first_rank AND $last_rank
-        AND list_contains(string_split($ranks, ',')::INTEGER[], b.rank)
-        AND split_part(b.device, ':', 1) = $device_type
-),
+WITH
 -- Whose events are read: those of the buckets at both ends of the interval, of the first of the highest within it, of
--- the last one before it, and of a device's first.
+-- the last one before it, and of a device's first where nothing is known before the interval but what was held then.
 marked AS MATERIALIZED (
     SELECT
         *,
-        seq_first = min(seq_first) OVER track AS is_first,
+        seq_first = min(seq_first) OVER track AND requested_peak_ns >= $from_ns AS is_first,
         last_ns < $from_ns AND seq_last = max(seq_last) FILTER (last_ns < $from_ns) OVER track AS is_before,
         first_ns <= $until_ns AND last_ns >= $from_ns AND (first_ns < $from_ns OR last_ns > $until_ns) AS is_at_end,
         seq_first = arg_max(seq_first, (peak_bytes, -seq_first))
             FILTER (peak_bytes IS NOT NULL AND first_ns >= $from_ns AND last_ns <= $until_ns) OVER track AS is_highest
-    FROM bucket
+    FROM (
+        SELECT
+            b.attempt,
+            b.rank,
+            b.device,
+            coalesce(l.offset_ns, 0) AS offset_ns,
+            l.started_ns,
+            l.ended_ns,
+            b.seq_first,
+            b.seq_last,
+            b.first_ns + coalesce(l.offset_ns, 0) AS first_ns,
+            b.last_ns + coalesce(l.offset_ns, 0) AS last_ns,
+            b.requested_peak_ns + coalesce(l.offset_ns, 0) AS requested_peak_ns,
+            b.requested_peak_seq,
+            b.requested_peak_bytes,
+            CASE
+                WHEN $figure = 'requested' OR $device_type = 'cpu' THEN b.requested_peak_bytes
+                WHEN $figure = 'allocated' THEN b.allocated_peak_bytes
+                WHEN $figure = 'active' THEN b.active_peak_bytes
+                ELSE b.reserved_peak_bytes
+            END AS peak_bytes
+        FROM memory_bucket AS b
+        LEFT JOIN rank_span AS l ON l.session_id = $session AND l.attempt = b.attempt AND l.rank = b.rank
+        WHERE b.session_id = $session
+            AND b.rank BETWEEN $first_rank AND $last_rank
+            AND list_contains(string_split($ranks, ',')::INTEGER[], b.rank)
+            AND split_part(b.device, ':', 1) = $device_type
+    )
     WINDOW track AS (PARTITION BY attempt, rank, device)
+),
+-- As a list, so that DuckDB takes it to be short and looks it up: else all events of the ranks go into a hash table.
+wanted AS MATERIALIZED (
+    SELECT list({
+        attempt: attempt,
+        rank: rank,
+        device: device,
+        is_first: is_first,
+        offset_ns: offset_ns,
+        started_ns: started_ns,
+        ended_ns: ended_ns,
+        seq_first: seq_first,
+        seq_last: seq_last
+    }) AS buckets
+    FROM marked
+    WHERE is_first OR is_before OR is_at_end OR is_highest
 ),
 event AS MATERIALIZED (
     SELECT
@@ -67,6 +78,7 @@ event AS MATERIALIZED (
         e.seq,
         e.time_ns + m.offset_ns AS time_ns,
         m.started_ns,
+        m.ended_ns,
         CASE
             WHEN $figure = 'requested' OR $device_type = 'cpu' THEN e.requested_bytes
             WHEN $figure = 'allocated' THEN e.allocated_bytes
@@ -74,20 +86,19 @@ event AS MATERIALIZED (
             ELSE e.reserved_bytes
         END AS bytes,
         CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0) AS undone_bytes
-    FROM marked AS m
+    FROM (SELECT unnest(buckets, recursive := true) FROM wanted) AS m
     INNER JOIN memory_event AS e
         ON e.attempt = m.attempt AND e.rank = m.rank AND e.device = m.device AND e.seq BETWEEN m.seq_first AND m.seq_last
-    WHERE e.session_id = $session
-        AND e.rank BETWEEN $first_rank AND $last_rank
-        AND (m.is_first OR m.is_before OR m.is_at_end OR m.is_highest)
+    WHERE e.session_id = $session AND e.rank BETWEEN $first_rank AND $last_rank
 ),
 point AS (
-    SELECT attempt, rank, device, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
+    SELECT attempt, rank, device, ended_ns, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
     UNION ALL
     SELECT
         attempt,
         rank,
         device,
+        any_value(ended_ns),
         -1,
         least(any_value(started_ns), min(time_ns)),
         arg_min(bytes + undone_bytes, seq)
@@ -96,30 +107,28 @@ point AS (
     GROUP BY attempt, rank, device
     UNION ALL
     -- Where a bucket's events are not stored, its highest is.
-    SELECT attempt, rank, device, requested_peak_seq, requested_peak_ns, requested_peak_bytes
+    SELECT attempt, rank, device, ended_ns, requested_peak_seq, requested_peak_ns, requested_peak_bytes
     FROM marked
     WHERE $figure = 'requested' OR $device_type = 'cpu'
 ),
--- What was known last when the interval began, and all within it.
-within AS (
-    SELECT *
-    FROM point
-    WHERE time_ns <= $until_ns
-    QUALIFY time_ns >= $from_ns
-        OR seq = max(seq) FILTER (time_ns < $from_ns) OVER (PARTITION BY attempt, rank, device)
-),
 highest AS (
     SELECT
-        w.rank,
-        w.attempt,
-        w.device,
-        max(w.bytes) AS bytes,
-        arg_min(w.time_ns, (-w.bytes, w.seq)) AS at_ns,
-        arg_min(w.seq, (-w.bytes, w.seq)) AS seq
-    FROM within AS w
-    LEFT JOIN life AS l USING (attempt, rank)
-    WHERE l.ended_ns IS NULL OR l.ended_ns >= $from_ns OR w.time_ns >= $from_ns
-    GROUP BY w.rank, w.attempt, w.device
+        rank,
+        attempt,
+        device,
+        max(bytes) AS bytes,
+        arg_min(time_ns, (-bytes, seq)) AS at_ns,
+        arg_min(seq, (-bytes, seq)) AS seq
+    FROM (
+        -- What was known last when the interval began, and all within it.
+        SELECT *
+        FROM point
+        WHERE time_ns <= $until_ns
+        QUALIFY time_ns >= $from_ns
+            OR seq = max(seq) FILTER (time_ns < $from_ns) OVER (PARTITION BY attempt, rank, device)
+    )
+    WHERE ended_ns IS NULL OR ended_ns >= $from_ns OR time_ns >= $from_ns
+    GROUP BY rank, attempt, device
 )
 SELECT h.rank, h.attempt, h.device, coalesce(n.host_name, r.host_uid) AS host_name, h.bytes, h.at_ns, h.seq
 FROM highest AS h

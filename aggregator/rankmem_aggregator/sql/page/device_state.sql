@@ -50,7 +50,7 @@ part AS (
         k.line,
         b.stack_id
     FROM block_of_device(
-        $session, $attempt::INTEGER, $rank::INTEGER, $device, 0, until_seq := $seq_last::BIGINT
+        $session, $attempt::INTEGER, $rank::INTEGER, $device, 0, until_seq := $seq_last::BIGINT, after_seq := $seq_first::BIGINT
     ) AS b
     ASOF INNER JOIN instant AS i ON b.allocation_id <= i.seq
     LEFT JOIN stack AS k ON k.stack_id = coalesce(b.forward_stack_id, b.stack_id)

@@ -4,12 +4,14 @@
 --   attempt, rank, device: which device
 --   by (text): category, phase, module, operator, step, annotation, stream, component; line gives the stack's id
 --   first_seq, last_seq: the part of the log
+--   pick (JSON text): groups that are picked, as in is_picked, but for categories; NULL for all
+--   categories (JSON text): categories that are picked, as in is_picked; NULL for all. A block counts while it means one of them
 -- Columns:
 --   group_name: the group as text; NULL where a block has none, or before the recording if it is older
 --   begin_seq: the event from which the bytes count; -1 for blocks older than the recording
 --   end_seq: the event from which they no longer do; NULL while they last
---   size_bytes (bytes): requested size of a block. Of category also what is moved where a block comes to mean something else:
---     its bytes are added to what it means from then on, and taken (negative) from what it meant before
+--   size_bytes (bytes): requested size of a block. Where it comes to mean something else, and that matters, also what is moved: its
+--     bytes are added to what it means from then on, and taken (negative) from what it meant before
 WITH ending AS (
     SELECT allocation_id, max(freed_seq) AS freed_seq
     FROM allocation_end
@@ -19,45 +21,40 @@ WITH ending AS (
 block AS (
     SELECT
         r.allocation_id,
-        coalesce(
-            CASE $by
-                WHEN 'category' THEN meaning_of(r.category, r.preexisting)
-                WHEN 'phase' THEN r.phase
-                WHEN 'module' THEN r.module
-                WHEN 'operator' THEN r.operator
-                WHEN 'step' THEN r.step::VARCHAR
-                WHEN 'annotation' THEN r.annotation
-                WHEN 'stream' THEN r.stream::VARCHAR
-                WHEN 'component' THEN r.component
-                WHEN 'line' THEN coalesce(r.forward_stack_id, r.stack_id)::VARCHAR
-            END,
-            if(r.preexisting, 'before the recording', NULL)
-        ) AS group_name,
+        group_of_block($by, r) AS group_name,
+        meaning_of(r.category, r.preexisting) AS category,
         r.preexisting,
         greatest(r.allocation_id, -1) AS begin_seq,
         coalesce(r.freed_seq, e.freed_seq) AS end_seq,
         r.size_bytes
-    FROM allocation_record AS r
+    FROM (
+        SELECT
+            a.* REPLACE (coalesce(a.category, 'unknown') AS category),
+            coalesce(a.forward_stack_id, a.stack_id)::VARCHAR AS line
+        FROM allocation_record AS a
+        WHERE a.session_id = $session
+            AND a.attempt = $attempt
+            AND a.rank = $rank
+            AND a.device = $device
+            AND a.allocation_id <= $last_seq
+    ) AS r
     LEFT JOIN ending AS e USING (allocation_id)
-    WHERE r.session_id = $session
-        AND r.attempt = $attempt
-        AND r.rank = $rank
-        AND r.device = $device
-        AND r.allocation_id <= $last_seq
-        AND (r.freed_seq IS NULL OR r.freed_seq > $first_seq)
+    WHERE (r.freed_seq IS NULL OR r.freed_seq > $first_seq)
         AND (e.freed_seq IS NULL OR e.freed_seq > $first_seq)
+        AND is_picked($pick::VARCHAR, r)
 ),
--- What a block came to mean while it lived; nothing for the other groupings.
+-- What a block came to mean while it lived, where categories are grouped or picked.
 turn AS MATERIALIZED (
     SELECT
         greatest(c.seq, b.begin_seq) AS begin_seq,
         b.end_seq,
         meaning_of(c.category, b.preexisting) AS category,
-        lag(meaning_of(c.category, b.preexisting), 1, b.group_name) OVER life AS category_before,
+        lag(meaning_of(c.category, b.preexisting), 1, b.category) OVER life AS category_before,
+        b.group_name,
         b.size_bytes
     FROM category_change AS c
     INNER JOIN block AS b USING (allocation_id)
-    WHERE $by = 'category'
+    WHERE ($by = 'category' OR $categories::VARCHAR IS NOT NULL)
         AND c.session_id = $session
         AND c.attempt = $attempt
         AND c.rank = $rank
@@ -65,10 +62,16 @@ turn AS MATERIALIZED (
         AND (b.end_seq IS NULL OR c.seq < b.end_seq)
     WINDOW life AS (PARTITION BY c.allocation_id ORDER BY c.seq, c.time_ns)
 )
-SELECT group_name, begin_seq, end_seq, size_bytes FROM block
+SELECT group_name, begin_seq, end_seq, size_bytes
+FROM block
+WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category)
 UNION ALL
-SELECT category, begin_seq, end_seq, size_bytes FROM turn
+SELECT if($by = 'category', category, group_name), begin_seq, end_seq, size_bytes
+FROM turn
+WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category)
 UNION ALL
-SELECT category_before, begin_seq, end_seq, -size_bytes FROM turn
-CROSS JOIN unstreamed;
+SELECT if($by = 'category', category_before, group_name), begin_seq, end_seq, -size_bytes
+FROM turn
+CROSS JOIN unstreamed
+WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category_before);
 -- In no order: of a million rows that would cost as much as reading them, and they are only added up.

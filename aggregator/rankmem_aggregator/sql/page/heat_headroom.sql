@@ -5,6 +5,9 @@
 --   from_ns, until_ns (ns, common clock): the range
 --   num_bins: number of intervals
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
+--   width_s (s): the widest part of the log that is taken as a whole; below 4 a row of memory_bucket
+--   history_s (s): the same for what was before the range
+--   host_from_ns (ns): its begin, as the earliest of the hosts' clocks has it
 -- Columns:
 --   rank, attempt, device: a device of a rank
 --   bin: an interval in which an event or a sample lies, from 0; -1 before the range
@@ -15,54 +18,56 @@ WITH life AS MATERIALIZED (
     FROM rank_span
     WHERE session_id = $session
 ),
-known AS (
-    SELECT
-        attempt,
-        rank,
-        device,
-        last_ns AS time_ns,
-        seq_last AS seq,
-        reserved_last_bytes AS reserved_bytes,
-        active_last_bytes AS active_bytes,
-        allocated_last_bytes AS allocated_bytes,
-        NULL::BIGINT AS app_bytes,
-        NULL::BIGINT AS total_bytes,
-        NULL::BIGINT AS free_bytes
-    FROM memory_bucket
-    WHERE session_id = $session AND split_part(device, ':', 1) = $device_type
+-- In the range and shortly before it no part of a log is wider than an interval; of what is long over the last is enough.
+part AS (
+    SELECT *
+    FROM memory_cell($session, $width_s)
+    WHERE cell_ns >= $host_from_ns - $history_s::BIGINT * 2000000000
     UNION ALL
-    SELECT
-        attempt, rank, device, time_ns, seq, NULL, NULL, NULL, app_reserved_bytes, device_total_bytes, device_free_bytes
-    FROM process_sample
-    WHERE session_id = $session AND split_part(device, ':', 1) = $device_type
+    SELECT *
+    FROM memory_cell($session, $history_s)
+    WHERE last_ns < $host_from_ns
 ),
-binned AS (
+allocator AS (
     SELECT
-        k.* EXCLUDE (time_ns),
-        k.time_ns + coalesce(l.offset_ns, 0) AS time_ns,
+        p.rank,
+        p.attempt,
+        p.device,
         CASE
-            WHEN k.time_ns + coalesce(l.offset_ns, 0) < $from_ns THEN -1
-            ELSE (k.time_ns + coalesce(l.offset_ns, 0) - $from_ns) // $unit_ns * $num_bins
+            WHEN p.last_ns + coalesce(l.offset_ns, 0) < $from_ns THEN -1
+            ELSE (p.last_ns + coalesce(l.offset_ns, 0) - $from_ns) // $unit_ns * $num_bins
                 // (($until_ns - $from_ns) // $unit_ns + 1)
-        END::INTEGER AS bin
-    FROM known AS k
+        END::INTEGER AS bin,
+        arg_max(p.reserved_last_bytes, p.seq_last) AS reserved_bytes,
+        arg_max(p.active_last_bytes, p.seq_last) AS active_bytes,
+        arg_max(p.allocated_last_bytes, p.seq_last) AS allocated_bytes
+    FROM part AS p
     LEFT JOIN life AS l USING (attempt, rank)
-    WHERE k.time_ns + coalesce(l.offset_ns, 0) <= $until_ns
+    WHERE split_part(p.device, ':', 1) = $device_type AND p.last_ns + coalesce(l.offset_ns, 0) <= $until_ns
+    GROUP BY p.rank, p.attempt, p.device, bin
+),
+process AS (
+    SELECT
+        p.rank,
+        p.attempt,
+        p.device,
+        CASE
+            WHEN p.time_ns + coalesce(l.offset_ns, 0) < $from_ns THEN -1
+            ELSE (p.time_ns + coalesce(l.offset_ns, 0) - $from_ns) // $unit_ns * $num_bins
+                // (($until_ns - $from_ns) // $unit_ns + 1)
+        END::INTEGER AS bin,
+        arg_max(p.app_reserved_bytes, p.seq) AS app_bytes,
+        arg_max(p.device_total_bytes, p.seq) AS total_bytes,
+        arg_max(p.device_free_bytes, p.seq) AS free_bytes
+    FROM process_sample AS p
+    LEFT JOIN life AS l USING (attempt, rank)
+    WHERE p.session_id = $session
+        AND split_part(p.device, ':', 1) = $device_type
+        AND p.time_ns + coalesce(l.offset_ns, 0) <= $until_ns
+    GROUP BY p.rank, p.attempt, p.device, bin
 ),
 ending AS (
-    SELECT
-        rank,
-        attempt,
-        device,
-        bin,
-        arg_max(reserved_bytes, seq) AS reserved_bytes,
-        arg_max(active_bytes, seq) AS active_bytes,
-        arg_max(allocated_bytes, seq) AS allocated_bytes,
-        arg_max(app_bytes, seq) AS app_bytes,
-        arg_max(total_bytes, seq) AS total_bytes,
-        arg_max(free_bytes, seq) AS free_bytes
-    FROM binned
-    GROUP BY rank, attempt, device, bin
+    SELECT * FROM allocator FULL OUTER JOIN process USING (rank, attempt, device, bin)
 ),
 carried AS (
     SELECT

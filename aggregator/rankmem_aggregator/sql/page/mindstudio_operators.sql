@@ -2,75 +2,150 @@
 -- Parameters:
 --   session (text): session id
 --   rank (count): global rank
+--   started_ns (ns, common clock): the session's start, from which times count
 --   part (text): part of an operator's name, in any case; NULL for all
 --   least_kb, most_kb (KB of 1024 bytes): sizes; NULL for any
 --   from_ns, until_ns (ns, common clock): the range; NULL for all
 --   only_within (true or false): only what was allocated or released within the range; else what lived in it
---   sort (text): column to sort by; descending (true or false)
+--   sort (text): column to sort by, none of the totals; descending (true or false)
 --   skipped, at_most (count): rows before the page, and on it
 -- Columns:
 --   Name: the operator
 --   Size(KB), Allocation Time(ms), Release Time(ms), Duration(ms), Active Release Time(ms), Active Duration(ms),
 --     Allocation Total Allocated(MB), Allocation Total Reserved(MB), Allocation Total Active(MB),
---     Release Total Allocated(MB), Release Total Reserved(MB), Release Total Active(MB), Stream: as in MindStudio; times
---     from the start of the session
+--     Release Total Allocated(MB), Release Total Reserved(MB), Release Total Active(MB), Stream: as in MindStudio, whose
+--     OP_MEMORY this is of one rank
 --   Device: index of the device
 --   total: rows on all pages
-SELECT
-    i.value AS "Name",
-    o.size / 1024 AS "Size(KB)",
-    (o.allocationTime - s.started_ns) / 1e6 AS "Allocation Time(ms)",
-    (o.releaseTime - s.started_ns) / 1e6 AS "Release Time(ms)",
-    o.duration / 1e6 AS "Duration(ms)",
-    (o.activeReleaseTime - s.started_ns) / 1e6 AS "Active Release Time(ms)",
-    o.activeDuration / 1e6 AS "Active Duration(ms)",
-    o.allocationTotalAllocated / 1048576 AS "Allocation Total Allocated(MB)",
-    o.allocationTotalReserved / 1048576 AS "Allocation Total Reserved(MB)",
-    o.allocationTotalActive / 1048576 AS "Allocation Total Active(MB)",
-    o.releaseTotalAllocated / 1048576 AS "Release Total Allocated(MB)",
-    o.releaseTotalReserved / 1048576 AS "Release Total Reserved(MB)",
-    o.releaseTotalActive / 1048576 AS "Release Total Active(MB)",
-    o.streamPtr::VARCHAR AS "Stream",
-    o.deviceId AS "Device",
-    count(*) OVER () AS total
-FROM mindstudio.OP_MEMORY AS o
-INNER JOIN (
-    SELECT DISTINCT coalesce(operator, 'unknown') AS value, mindstudio.id_of(coalesce(operator, 'unknown')) AS id
-    FROM allocation_record
+WITH ending AS (
+    -- A free may come in two rows: requested in one batch, completed in a later one.
+    SELECT
+        attempt,
+        device,
+        allocation_id,
+        max(free_requested_ns) AS free_requested_ns,
+        max(free_requested_seq) AS free_requested_seq,
+        max(freed_ns) AS freed_ns,
+        max(freed_seq) AS freed_seq
+    FROM allocation_end
     WHERE session_id = $session AND rank = $rank
-) AS i ON i.id = o.name
-INNER JOIN session_overview AS s ON s.session_id = o.sessionId
-WHERE o.sessionId = $session
-    AND o.rankId = $rank
-    AND ($part::VARCHAR IS NULL OR contains(lower(i.value), lower($part)))
-    AND ($least_kb::DOUBLE IS NULL OR o.size >= $least_kb * 1024)
-    AND ($most_kb::DOUBLE IS NULL OR o.size <= $most_kb * 1024)
-    AND (
-        $from_ns::BIGINT IS NULL
-        OR CASE
-            WHEN $only_within::BOOLEAN
-                THEN coalesce(o.allocationTime BETWEEN $from_ns AND $until_ns, false)
-                    OR coalesce(o.releaseTime BETWEEN $from_ns AND $until_ns, false)
-            ELSE coalesce(o.allocationTime <= $until_ns, true) AND coalesce(o.releaseTime >= $from_ns, true)
-        END
+    GROUP BY attempt, device, allocation_id
+),
+block AS (
+    SELECT
+        r.attempt,
+        r.device,
+        r.allocation_id,
+        r.component <> 'ge' AS has_active,
+        coalesce(r.operator, 'unknown') AS operator,
+        r.size_bytes,
+        r.stream,
+        r.allocated_ns + coalesce(s.offset_ns, 0) AS made_ns,
+        coalesce(r.free_requested_ns, e.free_requested_ns, r.freed_ns, e.freed_ns) + coalesce(s.offset_ns, 0) AS released_ns,
+        coalesce(r.freed_ns, e.freed_ns) + coalesce(s.offset_ns, 0) AS freed_ns,
+        coalesce(r.free_requested_seq, e.free_requested_seq, r.freed_seq, e.freed_seq) AS released_seq
+    FROM allocation_record AS r
+    LEFT JOIN ending AS e USING (attempt, device, allocation_id)
+    LEFT JOIN rank_span AS s ON s.session_id = $session AND s.rank = $rank AND s.attempt = r.attempt
+    WHERE r.session_id = $session
+        AND r.rank = $rank
+        AND r.device <> 'pinned'
+        -- Blocks known from a recording's totals alone have no row there.
+        AND NOT (r.operator IS NULL AND r.address IS NULL AND split_part(r.device, ':', 1) = 'npu')
+),
+fitting AS MATERIALIZED (
+    SELECT *
+    FROM block
+    WHERE ($part::VARCHAR IS NULL OR contains(lower(operator), lower($part)))
+        AND ($least_kb::DOUBLE IS NULL OR size_bytes >= $least_kb * 1024)
+        AND ($most_kb::DOUBLE IS NULL OR size_bytes <= $most_kb * 1024)
+        AND (
+            $from_ns::BIGINT IS NULL
+            OR CASE
+                WHEN $only_within::BOOLEAN
+                    THEN coalesce(made_ns BETWEEN $from_ns AND $until_ns, false)
+                        OR coalesce(released_ns BETWEEN $from_ns AND $until_ns, false)
+                ELSE coalesce(made_ns <= $until_ns, true) AND coalesce(released_ns >= $from_ns, true)
+            END
+        )
+),
+page AS MATERIALIZED (
+    SELECT
+        *,
+        row_number() OVER () AS place
+    FROM (
+        SELECT *
+        FROM fitting
+        ORDER BY
+            CASE WHEN $sort = 'Name' AND NOT $descending::BOOLEAN THEN operator END,
+            CASE WHEN $sort = 'Name' AND $descending::BOOLEAN THEN operator END DESC,
+            CASE WHEN $descending::BOOLEAN THEN -1 ELSE 1 END * CASE $sort
+                WHEN 'Size(KB)' THEN size_bytes
+                WHEN 'Allocation Time(ms)' THEN made_ns
+                WHEN 'Release Time(ms)' THEN released_ns
+                WHEN 'Duration(ms)' THEN released_ns - made_ns
+                WHEN 'Active Release Time(ms)' THEN CASE WHEN has_active THEN freed_ns END
+                WHEN 'Active Duration(ms)' THEN CASE WHEN has_active THEN freed_ns - made_ns END
+                WHEN 'Stream' THEN stream
+            END NULLS LAST,
+            made_ns NULLS FIRST, operator, size_bytes, released_ns
+        LIMIT $at_most OFFSET $skipped
     )
-ORDER BY
-    CASE WHEN $sort = 'Name' AND NOT $descending::BOOLEAN THEN i.value END,
-    CASE WHEN $sort = 'Name' AND $descending::BOOLEAN THEN i.value END DESC,
-    CASE WHEN $descending::BOOLEAN THEN -1 ELSE 1 END * CASE $sort
-        WHEN 'Size(KB)' THEN o.size
-        WHEN 'Allocation Time(ms)' THEN o.allocationTime
-        WHEN 'Release Time(ms)' THEN o.releaseTime
-        WHEN 'Duration(ms)' THEN o.duration
-        WHEN 'Active Release Time(ms)' THEN o.activeReleaseTime
-        WHEN 'Active Duration(ms)' THEN o.activeDuration
-        WHEN 'Allocation Total Allocated(MB)' THEN o.allocationTotalAllocated
-        WHEN 'Allocation Total Reserved(MB)' THEN o.allocationTotalReserved
-        WHEN 'Allocation Total Active(MB)' THEN o.allocationTotalActive
-        WHEN 'Release Total Allocated(MB)' THEN o.releaseTotalAllocated
-        WHEN 'Release Total Reserved(MB)' THEN o.releaseTotalReserved
-        WHEN 'Release Total Active(MB)' THEN o.releaseTotalActive
-        WHEN 'Stream' THEN o.streamPtr
-    END NULLS LAST,
-    o.allocationTime NULLS FIRST, i.value, o.size, o.releaseTime
-LIMIT $at_most OFFSET $skipped;
+),
+-- What the component held after each of their events; of an NPU its components' own running sums.
+held AS MATERIALIZED (
+    SELECT
+        e.attempt,
+        e.device,
+        e.seq,
+        coalesce(e.allocated_bytes, e.requested_bytes) AS allocated_bytes,
+        coalesce(e.reserved_bytes, e.requested_bytes) AS reserved_bytes,
+        coalesce(e.active_bytes, e.requested_bytes) AS active_bytes
+    FROM memory_event AS e
+    INNER JOIN (
+        SELECT unnest(events, recursive := true)
+        FROM (
+            SELECT list({attempt: attempt, device: device, seq: seq}) AS events
+            FROM (
+                SELECT attempt, device, allocation_id AS seq FROM page
+                UNION
+                SELECT attempt, device, released_seq FROM page
+            )
+        )
+    ) AS w ON w.attempt = e.attempt AND w.device = e.device AND w.seq = e.seq
+    WHERE e.session_id = $session
+        AND e.rank = $rank
+        AND e.requested_bytes IS NOT NULL
+        AND split_part(e.device, ':', 1) <> 'npu'
+    UNION ALL
+    SELECT attempt, device, seq, allocated_bytes, reserved_bytes, active_bytes
+    FROM mindstudio.component_total
+    -- By the second line DuckDB passes over all other devices.
+    WHERE session_id = $session
+        AND rank = $rank
+        AND device BETWEEN 'npu' AND 'npu;'
+        AND split_part(device, ':', 1) = 'npu'
+)
+SELECT
+    p.operator AS "Name",
+    p.size_bytes / 1024 AS "Size(KB)",
+    (p.made_ns - $started_ns) / 1e6 AS "Allocation Time(ms)",
+    (p.released_ns - $started_ns) / 1e6 AS "Release Time(ms)",
+    (p.released_ns - p.made_ns) / 1e6 AS "Duration(ms)",
+    CASE WHEN p.has_active THEN (p.freed_ns - $started_ns) / 1e6 END AS "Active Release Time(ms)",
+    CASE WHEN p.has_active THEN (p.freed_ns - p.made_ns) / 1e6 END AS "Active Duration(ms)",
+    m.allocated_bytes / 1048576 AS "Allocation Total Allocated(MB)",
+    m.reserved_bytes / 1048576 AS "Allocation Total Reserved(MB)",
+    CASE WHEN p.has_active THEN m.active_bytes / 1048576 END AS "Allocation Total Active(MB)",
+    r.allocated_bytes / 1048576 AS "Release Total Allocated(MB)",
+    r.reserved_bytes / 1048576 AS "Release Total Reserved(MB)",
+    CASE WHEN p.has_active THEN r.active_bytes / 1048576 END AS "Release Total Active(MB)",
+    p.stream::VARCHAR AS "Stream",
+    mindstudio.device_id(p.device) AS "Device",
+    n.total
+FROM page AS p
+CROSS JOIN (SELECT count(*) AS total FROM fitting) AS n
+LEFT JOIN held AS m ON m.attempt = p.attempt AND m.device = p.device AND m.seq = p.allocation_id
+LEFT JOIN held AS r ON r.attempt = p.attempt AND r.device = p.device AND r.seq = p.released_seq
+CROSS JOIN unstreamed
+ORDER BY p.place;

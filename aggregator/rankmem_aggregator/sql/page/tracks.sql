@@ -1,9 +1,6 @@
--- Question: Which devices did a rank use in which attempt, and how high did each stand? The highest first.
+-- Question: Which devices did each rank use in which attempt, and how high did each stand? The highest first.
 -- Parameters:
 --   session (text): session id
---   rank (count): global rank
---   attempt (count): which start of the workers; NULL for all
---   device (text): device type and index; NULL for all
 -- Columns:
 --   attempt, rank, device: which
 --   offset_ns (ns): add to the host's times to get the common clock
@@ -12,20 +9,16 @@
 --   peak_ns (ns, common clock): when
 --   host_name: its host
 --   started_ns, ended_ns (ns, common clock): life of the process; ended_ns NULL while it runs
--- As peak_by_rank has it, of this rank's buckets alone.
+-- As peak_by_rank has it.
 WITH top AS (
     SELECT
         attempt,
         rank,
         device,
-        max(requested_peak_bytes) AS peak_bytes,
-        arg_max(requested_peak_seq, (requested_peak_bytes, -requested_peak_seq)) AS peak_seq,
-        arg_max(requested_peak_ns, (requested_peak_bytes, -requested_peak_seq)) AS peak_ns
-    FROM memory_bucket
-    WHERE session_id = $session
-        AND rank = $rank
-        AND ($attempt::INTEGER IS NULL OR attempt = $attempt)
-        AND ($device::VARCHAR IS NULL OR device = $device)
+        max(peak_bytes) AS peak_bytes,
+        arg_max(peak_seq, (peak_bytes, -peak_seq)) AS peak_seq,
+        arg_max(peak_ns, (peak_bytes, -peak_seq)) AS peak_ns
+    FROM memory_cell($session, 1024)
     GROUP BY attempt, rank, device
 )
 SELECT
@@ -43,4 +36,9 @@ FROM top AS t
 LEFT JOIN rank_info AS r ON r.session_id = $session AND r.attempt = t.attempt AND r.rank = t.rank
 LEFT JOIN host_info AS h ON h.host_uid = r.host_uid
 LEFT JOIN rank_span AS s ON s.session_id = $session AND s.attempt = t.attempt AND s.rank = t.rank
-ORDER BY split_part(t.device, ':', 1) IN ('cpu', 'pinned'), t.peak_bytes DESC, t.attempt DESC, t.device;
+ORDER BY
+    t.rank,
+    split_part(t.device, ':', 1) IN ('cpu', 'pinned'),
+    t.peak_bytes DESC,
+    t.attempt DESC,
+    t.device;

@@ -3,8 +3,10 @@
 import { coloursOf } from "../colours.js";
 import { CurvePlot } from "../curve.js";
 import { el } from "../dom.js";
-import { Panel } from "../panel.js";
+import { refill } from "../focus.js";
+import { Panel, partsOf } from "../panel.js";
 import * as session from "../session.js";
+import { legendEntry } from "../shades.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
 
@@ -34,7 +36,7 @@ export function beyondPanel(root) {
         .filter((line) => line.times.length);
       panel.drawn = lines;
       panel.note("app is what the process holds that no allocator of it knows: the context, libraries, NCCL");
-      legend.replaceChildren(...lines.map(legendOf));
+      refill(legend, ...lines.map((line) => legendEntry(line.name, line.colour)));
       plot.set({ lines, from, to });
     },
     table: () => ({ columns: ["what", "samples", "highest", "last"], rows: lines.map((line) => [line.name, line.times.length, units.bytes(Math.max(...line.values)), units.bytes(line.values.at(-1))]) }),
@@ -49,20 +51,7 @@ export function beyondPanel(root) {
     hover: (time, x, y) => tip.showAt(plot.surface, x, y, [units.time(time), ...lines.map((line) => `${line.name}: ${units.bytes(at(line, time))}`)]),
     leave: tip.hide,
   });
-  return {
-    panel,
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
-}
-
-function legendOf(line) {
-  const swatch = el("span", { class: "swatch" });
-  swatch.style.background = line.colour;
-  return el("span", {}, swatch, line.name);
+  return partsOf(panel, plot);
 }
 
 function at({ times, values }, time) {

@@ -3,34 +3,37 @@
 import * as api from "../api.js";
 import { button, copyText, el } from "../dom.js";
 import { opener, template } from "../editor.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
 import { addPick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as units from "../units.js";
 
-const GROUPS = ["category", "operator", "module", "line", "phase", "step", "annotation"];
-
 // Fills `place` with a row of /blocks; its stack follows when it has come.
 export async function showBlock(place, row, close) {
+  const copy = button("copy the stack", () => copyText(texts.join("\n"), "the stack"), { class: "quiet", disabled: true, title: "it has not come yet" });
   const events = el(
     "span",
     { class: "tools" },
     row.preexisting ? "" : button("when it was made", () => state.change({ seq: row.allocation_id }), { class: "quiet", title: `after event ${row.allocation_id}` }),
-    button("copy the stack", () => copyText(texts.join("\n"), "the stack"), { class: "quiet" }),
+    copy,
     button("close", close, { class: "quiet" }),
   );
-  const groups = GROUPS.filter((kind) => row[kind] !== null && row[kind] !== undefined).map((kind) =>
+  const groups = BLOCK_GROUPINGS.filter(([kind]) => (row[kind] ?? null) !== null).map(([kind]) =>
     button(`${kind}: ${row[kind]}`, () => addPick(kind, row[kind]), { class: "chip", title: `only blocks of this ${kind}` }),
   );
   const list = el("ol", { class: "stack" });
   let texts = [];
   place.hidden = false;
-  place.replaceChildren(
+  refill(
+    place,
     el("div", { class: "title" }, el("b", {}, `block ${row.allocation_id}: ${units.bytes(row.size_bytes)}`), el("span", { class: "note" }, lifeOf(row)), el("span", { class: "grow" }), events),
     el("div", { class: "chips" }, ...groups),
     list,
   );
   if (row.stack_id === null) {
+    copy.remove();
     list.replaceWith(el("p", { class: "note" }, "No stack was recorded for it. Record them: RANKMEM_STACKS=full, the default of detail full."));
     return;
   }
@@ -38,6 +41,7 @@ export async function showBlock(place, row, close) {
     if (id === null) continue;
     try {
       const frames = (await api.ask(session.of("stack"), { stack_id: id })).rows();
+      if (!list.isConnected) return; // another block is shown by now
       texts = [...texts, ...frames.map(textOf)];
       if (title) list.append(el("li", { class: "note" }, title));
       for (const frame of frames) list.append(el("li", { class: frame.origin }, textOf(frame), " ", template() ? (opener(textOf(frame)) ?? "") : ""));
@@ -45,6 +49,8 @@ export async function showBlock(place, row, close) {
       list.append(el("li", { class: "note" }, error.message));
     }
   }
+  copy.disabled = !texts.length;
+  copy.title = texts.length ? "" : "it could not be read";
   if (texts.length && !template()) events.prepend(opener(texts[0], () => showBlock(place, row, close)) ?? "");
   place.dataset.frames = String(texts.length);
 }

@@ -1,10 +1,14 @@
 // The panel of the block map: PyTorch's active memory timeline, with an axis of time or events, and the blocks at their
 // addresses. Hovering shows a block with its stack, a click picks it.
 
+import { addressParameters, allAddresses } from "../addresses.js";
 import * as api from "../api.js";
 import { BlockMap } from "../block_map.js";
-import { announce, chooser, el, toggles } from "../dom.js";
+import { announce, button, chooser, el, toggles } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
+import { keepFocus, refill } from "../focus.js";
 import { Panel } from "../panel.js";
+import { lifeOf, pickedRow } from "../picked_block.js";
 import { chips, isPicked, picksBut, togglePick } from "../selection.js";
 import { legendEntry, orderedShades, shadeOf } from "../shades.js";
 import * as session from "../session.js";
@@ -20,7 +24,7 @@ const AXES = [
   ["event", "events", "the position in the rank's log"],
   ["time", "time", "time since the session's start"],
 ];
-const COLOURS = ["category", "stream", "age", "line", "operator", "module", "phase", "step", "annotation"];
+const COLOURS = ["auto", ...BLOCK_GROUPINGS.map(([name]) => name), "age"];
 const FRAMES_SHOWN = 14;
 const STACK_WAIT_MS = 60;
 const WIDTH_STEP = 16;
@@ -32,11 +36,12 @@ export function blockMapPanel(root, { height = 300 } = {}) {
   let facts = null;
   let stacks = new Map();
   let waiting = 0;
+  let marking = null;
 
   const panel = new Panel(root, {
     id: "block_map",
     title: "Block map",
-    reads: ["from", "to", "rank", "attempt", "device", "pick", "map", "mapx", "mapc"],
+    reads: ["from", "to", "rank", "attempt", "device", "pick", "map", "mapx", "mapc", "mapa"],
     asks: () => {
       kinds.set(kind());
       axes.set(axis());
@@ -45,9 +50,11 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       const width = Math.min(2048, Math.max(320, Math.ceil((panel.body.clientWidth || 800) / WIDTH_STEP) * WIDTH_STEP));
       const [from, to] = [state.num("from"), state.num("to")];
       const asked = { ...chosen, from, to, seq: state.num("seq"), width, height, kind: kind(), axis: axis(), colour: colour() };
-      return [[session.of("map"), { ...asked, pick: picksBut("block") }]];
+      const addresses = kind() === "address" ? addressParameters() : {};
+      keepFocus(panel.tools, () => (whole.hidden = !addresses.address_from));
+      return [[session.of("map"), { ...asked, ...addresses, pick: picksBut("block") }]];
     },
-    empty: "No block of this rank was alive in this range, or none that is picked.",
+    empty: "No block of this rank was alive in this range, or none that is picked, or none at these addresses.",
     show: (answer) => {
       ({ facts } = answer);
       rows = answer.rows();
@@ -62,7 +69,7 @@ export function blockMapPanel(root, { height = 300 } = {}) {
       panel.note(noteOf(facts, answer.length));
       const named = facts.groups.map((name, i) => [name, shades[i]]);
       if (facts.raster && facts.kind === "stacked") named.push([facts.raster_groups[0], others[0]]);
-      legend.replaceChildren(...named.map(([name, colour_]) => legendEntry(name, colour_)));
+      refill(legend, ...named.map(([name, colour_]) => legendEntry(name, colour_)));
     },
     table: () => ({
       columns: ["size", "category", "operator", "line", "allocated", "freed", "address"],
@@ -83,8 +90,9 @@ export function blockMapPanel(root, { height = 300 } = {}) {
 
   const kinds = toggles("arrangement of blocks", KINDS, "stacked", (value) => state.change({ map: value }));
   const axes = toggles("axis to the right", AXES, "event", (value) => state.change({ mapx: value }));
-  const colours = chooser("colour of blocks", ["auto", ...COLOURS].map((name) => [name, `colour: ${name}`]), colour(), (value) => state.change({ mapc: value }));
-  panel.tools.prepend(kinds, axes, colours);
+  const colours = chooser("colour of blocks", COLOURS.map((name) => [name, `colour: ${name}`]), colour(), (value) => state.change({ mapc: value }));
+  const whole = button("all addresses", allAddresses, { class: "quiet", title: "on the axis of addresses the wheel zooms and dragging marks a part" });
+  panel.tools.prepend(kinds, whole, axes, colours);
   const legend = el("div", { class: "legend" });
   const plot = new BlockMap(panel.body, {
     height,
@@ -130,6 +138,16 @@ export function blockMapPanel(root, { height = 300 } = {}) {
 
   function markAll() {
     plot.mark(new Set(rows.flatMap((row, i) => (isPicked("block", row.block) ? [i] : []))), seqOf());
+    markLife();
+  }
+
+  // The life of the picked block, also where it is among those that are too small to be drawn.
+  async function markLife() {
+    const mine = (marking = {});
+    const life = lifeOf(await pickedRow());
+    if (marking !== mine || !panel.drawn) return;
+    panel.drawn.life = life;
+    plot.setLife(life);
   }
 
   function seqOf() {
@@ -159,15 +177,15 @@ export function blockMapPanel(root, { height = 300 } = {}) {
 }
 
 function kind() {
-  return state.get("map") === "address" ? "address" : "stacked";
+  return state.choice("map", KINDS.map(([name]) => name));
 }
 
 function axis() {
-  return state.get("mapx") === "time" ? "time" : "event";
+  return state.choice("mapx", AXES.map(([name]) => name));
 }
 
 function colour() {
-  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "auto";
+  return state.choice("mapc", COLOURS);
 }
 
 function noteOf(facts, drawn) {

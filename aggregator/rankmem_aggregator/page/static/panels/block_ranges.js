@@ -16,8 +16,10 @@ const NAMES = ROWS.flatMap(([, low, high]) => [low, high]);
 
 // The ranges as parameters of a question.
 export function ranges() {
-  const pairs = (state.get("fit") ?? "").split(";").map((part) => part.split(":"));
-  return Object.fromEntries(pairs.filter(([name, value]) => NAMES.includes(name) && /^-?\d{1,16}$/.test(value)));
+  const isOne = ([name, value]) => NAMES.includes(name) && /^-?\d{1,16}$/.test(value);
+  const pairs = (text) => text.split(";").map((part) => part.split(":"));
+  const read = (text) => (pairs(text).every(isOne) ? Object.fromEntries(pairs(text)) : null);
+  return state.read("fit", read, "no range is applied") ?? {};
 }
 
 // The ranges as people read them: "size ≥ 1 MiB".

@@ -2,7 +2,11 @@
 // page by page on the server.
 
 import { button, chooser, el, toggles } from "../dom.js";
+import { keepFocus, refill } from "../focus.js";
+import * as lives from "../lives.js";
+import { drawPager } from "../pager.js";
 import { Panel } from "../panel.js";
+import { pickedBlock, pickedRow } from "../picked_block.js";
 import { chips, isPicked, picksBut, removeKind, togglePick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -16,34 +20,7 @@ const SIZES = ["10", "25", "50", "100", "250", "1000"];
 const SIZE = "50";
 const SORT = "-size";
 const TYPING_MS = 250;
-const READS = ["rank", "attempt", "device", "which", "q", "fit", "sort", "rows"];
-const WHICH = [
-  ["alive", "alive", "after the chosen event, or at the rank's peak"],
-  ["made", "made", "allocated within the range"],
-  ["freed", "freed", "freed within the range"],
-  ["touching", "touching", "alive at any time of the range"],
-  ["kept", "kept", "made within the range and not freed by its end: leaks are among these"],
-];
-const TEXTS = { alive: "alive", made: "made in the range", freed: "freed in the range", touching: "alive in the range", kept: "made in the range and kept" };
-
-export function which() {
-  const chosen = state.get("which") ?? "alive";
-  return WHICH.some(([each]) => each === chosen) ? chosen : "alive";
-}
-
-// The parameters that say which blocks are meant, for the panels of blocks.
-export function livesParameters() {
-  const chosen = session.chosenParameters();
-  if (!chosen) return null;
-  if (which() === "alive") return { ...chosen, which: "alive", seq: state.num("seq") };
-  const [from, to] = session.range();
-  return { ...chosen, which: which(), from, to };
-}
-
-// The keys of the state that those depend on.
-export function livesReads() {
-  return which() === "alive" ? ["seq"] : ["from", "to"];
-}
+const READS = ["q", "fit", "sort", "rows"];
 
 // Adds the panel to `root`; returns what refreshes it and takes it down.
 export function blocksPanel(root) {
@@ -60,12 +37,12 @@ export function blocksPanel(root) {
   const panel = new Panel(root, {
     id: "blocks",
     title: "Blocks",
-    reads: [...READS, "seq", "from", "to"],
+    reads: [...READS, ...lives.reads()],
     asks: () => {
-      panel.reads = new Set(["s", ...READS, ...livesReads()]);
-      const lives = livesParameters();
-      if (!lives) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
-      const fits = { ...lives, ...ranges(), q: state.get("q"), pick: picksBut("block") };
+      panel.reads = new Set(["s", ...READS, ...lives.reads()]);
+      const meant = lives.parameters();
+      if (!meant) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      const fits = { ...meant, ...ranges(), q: state.get("q"), pick: picksBut("block") };
       const page = { sort: state.get("sort") ?? SORT, limit: state.get("rows") ?? SIZE, after: starts.at(-1) };
       return [[session.of("blocks"), { ...fits, ...page }], [session.of("blocks/total"), fits]];
     },
@@ -77,12 +54,12 @@ export function blocksPanel(root) {
       panel.drawn = { rows, total, facts };
       panel.note(noteOf(facts));
       table.set(rows, sortOf(answer.facts.sort));
-      drawPager(rows.length);
+      drawPages(rows.length);
       follow();
     },
   });
 
-  const kinds = toggles("which blocks", WHICH, which(), (value) => state.change({ which: value === "alive" ? null : value }));
+  const kinds = toggles("which blocks", lives.WHICH, lives.which(), lives.choose);
   let typed = 0;
   const search = el("input", {
     type: "search",
@@ -118,17 +95,27 @@ export function blocksPanel(root) {
     button("copy", () => table.copy(), { class: "quiet", title: "copy these rows for a spreadsheet" }),
   );
 
-  function drawPager(count) {
+  function drawPages(count) {
     const first = (starts.length - 1) * Number(state.get("rows") ?? SIZE) + 1;
-    const turn = (text, to, title) => button(text, () => turnTo(to), { disabled: to === null, title, "aria-label": title });
-    pager.replaceChildren(
-      turn("first", starts.length > 1 ? [null] : null, "first page"),
-      turn("before", starts.length > 1 ? starts.slice(0, -1) : null, "page before"),
-      turn("next", facts.after === null ? null : [...starts, facts.after], "next page"),
-      el("span", { class: "note" }, `${units.count(first)} to ${units.count(first + count - 1)} of ${units.count(facts.num_blocks)}`),
+    const turn = (to) => to && (() => turnTo(to));
+    drawPager(
+      pager,
+      {
+        first: turn(starts.length > 1 ? [null] : null),
+        before: turn(starts.length > 1 ? starts.slice(0, -1) : null),
+        next: turn(facts.after === null ? null : [...starts, facts.after]),
+        from: first,
+        to: first + count - 1,
+        total: facts.num_blocks,
+      },
       el("span", { class: "grow" }),
       el("label", { class: "note" }, "rows ", chooser("rows of a page", SIZES, state.get("rows") ?? SIZE, (value) => state.change({ rows: value === SIZE ? null : value }))),
     );
+  }
+
+  function closeBlock(row) {
+    table.focus(row.allocation_id);
+    removeKind("block");
   }
 
   function turnTo(to) {
@@ -138,13 +125,19 @@ export function blocksPanel(root) {
 
   // What follows the state without a new question: the marks of what is chosen.
   function follow() {
-    kinds.set(which());
+    kinds.set(lives.which());
     if (document.activeElement !== search) search.value = state.get("q") ?? "";
-    fits.replaceChildren(...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
+    refill(fits, ...rangeTexts().map(([text, name]) => button(`${text} ✕`, () => removeRange(name), { class: "chip" })));
     const row = panel.drawn?.rows.find((each) => isPicked("block", each.allocation_id)) ?? null;
     table.mark(row?.allocation_id ?? null);
-    if (!row) detail.hidden = true;
-    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => removeKind("block"));
+    const picked = pickedBlock();
+    if (row || picked === null) showDetail(row);
+    else pickedRow().then((other) => pickedBlock() === picked && showDetail(other)); // it is on another page, or alive at another time
+  }
+
+  function showDetail(row) {
+    if (!row) keepFocus(panel.body, () => (detail.hidden = true));
+    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => closeBlock(row));
     detail.dataset.block = String(row?.allocation_id ?? "");
   }
   const endFollow = state.listen(follow);
@@ -168,5 +161,5 @@ function sortOf(text) {
 
 function noteOf({ which: kind, seq, at_ns: at, num_blocks: count, bytes, largest_bytes: largest, smallest_bytes: smallest }) {
   const when = kind === "alive" ? ` after event ${units.count(seq)} (${units.time(at)})` : "";
-  return `${units.count(count)} ${TEXTS[kind]}${when}, ${units.bytes(bytes)} together; the largest ${units.bytes(largest)}, the smallest ${units.bytes(smallest)}`;
+  return `${units.count(count)} ${lives.TEXTS[kind]}${when}, ${units.bytes(bytes)} together; the largest ${units.bytes(largest)}, the smallest ${units.bytes(smallest)}`;
 }

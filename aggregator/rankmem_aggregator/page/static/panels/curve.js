@@ -6,9 +6,12 @@ import { lastAtOrBefore } from "../axes.js";
 import { CurvePlot } from "../curve.js";
 import { chooser, el } from "../dom.js";
 import { EventTip } from "../event_tip.js";
+import * as kept from "../kept.js";
 import { Legend, hidden } from "../legend.js";
 import { Overview } from "../overview.js";
 import { Panel } from "../panel.js";
+import { lifeOf, pickedRow } from "../picked_block.js";
+import { chips, picksBut } from "../selection.js";
 import * as series from "../series.js";
 import * as session from "../session.js";
 import { SpanStrip } from "../spans.js";
@@ -54,8 +57,10 @@ class RankCurve {
     this.legend = new Legend(this.panel.body);
     this.overview = new Overview(this.panel.body, { label: "the whole session; drag to choose a range", range, limits });
     this.eventTip = new EventTip();
+    this.endChips = units.isMindStudio() ? () => {} : chips(this.panel, "block");
     this.stop = state.listen((changed) => {
       if (changed.has("seq")) this.mark();
+      if (changed.has("pick")) this.followPick();
       if (changed.has("from") || changed.has("to")) this.move();
     });
   }
@@ -73,7 +78,8 @@ class RankCurve {
     const spans = [session.of("spans"), within];
     const by = series.grouping();
     if (units.isMindStudio()) return [[session.of("mindstudio_curve"), { rank: chosen.rank, from, to, by, px: this.px }], spans];
-    return [by === series.NO_GROUPS ? [session.of("curve"), within] : [session.of("groups"), { ...within, by }], spans];
+    this.picked = kept.isFile() ? "" : picksBut("block");
+    return [by === series.NO_GROUPS ? [session.of("curve"), within] : [session.of("groups"), { ...within, by, pick: this.picked }], spans];
   }
 
   show(answer, spans) {
@@ -91,7 +97,23 @@ class RankCurve {
     this.legend.set(found.legend);
     this.spans.set({ spans: series.spansOf(spans), from, to });
     this.mark();
+    this.markBlock();
     this.showWhole();
+  }
+
+  // The areas are of the picked blocks; one block alone is marked.
+  followPick() {
+    if (picksBut("block") !== this.picked && !units.isMindStudio() && !kept.isFile()) this.panel.refreshSoon();
+    this.markBlock();
+  }
+
+  // Marks the life of the block that is picked.
+  async markBlock() {
+    const mine = (this.markingBlock = {});
+    const life = lifeOf(await pickedRow());
+    if (this.markingBlock !== mine || !this.drawn) return;
+    this.drawn.life = life;
+    this.plot.setLife(life);
   }
 
   // Follows a gesture at once with what is there; the answer comes after it.
@@ -178,6 +200,7 @@ class RankCurve {
 
   destroy() {
     this.stop();
+    this.endChips();
     this.leave();
     this.plot.destroy();
     this.spans.destroy();

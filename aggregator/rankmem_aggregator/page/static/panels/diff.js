@@ -3,7 +3,9 @@
 import * as api from "../api.js";
 import { line } from "../axes.js";
 import { chooser, el } from "../dom.js";
-import { Panel } from "../panel.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
+import { Panel, partsOf } from "../panel.js";
 import * as session from "../session.js";
 import * as sides from "../sides.js";
 import * as state from "../state.js";
@@ -12,7 +14,7 @@ import { Table } from "../table.js";
 import { ink } from "../theme.js";
 import * as units from "../units.js";
 
-const GROUPINGS = ["category", "operator", "module", "line", "phase", "step", "annotation", "stream", "component"];
+const GROUPINGS = BLOCK_GROUPINGS.map(([name]) => name);
 const BARS_MAX = 24;
 const BAR_PX = 22;
 const NAME_PX = 300;
@@ -26,7 +28,7 @@ const COLUMNS = [
   { name: "b_blocks", title: "blocks of B", align: "right", text: (row) => units.count(row.b_blocks) },
 ];
 
-const grouping = () => (GROUPINGS.includes(state.get("by")) ? state.get("by") : "category");
+const grouping = () => state.choice("by", GROUPINGS);
 
 export function diffPanel(root) {
   let rows = [];
@@ -64,7 +66,8 @@ export function diffPanel(root) {
   const table = new Table(panel.body, { columns: COLUMNS, key: (row) => row.group_name, label: "groups of both sides" });
 
   function drawChoosers(a, b) {
-    places.replaceChildren(
+    refill(
+      places,
       sides.choosers("A", a, sessions, (text) => state.change({ a: text, b })),
       sides.choosers("B", b, sessions, (text) => state.change({ a, b: text })),
       el("span", { class: "tools" }, "by ", chooser("group by", GROUPINGS, grouping(), (by) => state.change({ by }))),
@@ -105,14 +108,7 @@ export function diffPanel(root) {
     })
     .catch(() => {});
 
-  return {
-    panel,
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      surface.destroy();
-    },
-  };
+  return partsOf(panel, surface);
 }
 
 // A text that fits into a width, cut in its middle: names of one package begin alike.

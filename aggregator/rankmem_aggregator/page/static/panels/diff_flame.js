@@ -4,7 +4,7 @@
 import { ramp } from "../colours.js";
 import { chooser } from "../dom.js";
 import { FlameGraph } from "../flame.js";
-import { Panel } from "../panel.js";
+import { Panel, partsOf } from "../panel.js";
 import * as session from "../session.js";
 import * as sides from "../sides.js";
 import * as state from "../state.js";
@@ -15,7 +15,7 @@ const LEVELS = [["line", "by stack"], ["module", "by module"], ["operator", "by 
 const DARK = "#1b1f24";
 const LIGHT = "#ffffff";
 
-const level = () => (LEVELS.some(([name]) => name === state.get("level")) ? state.get("level") : "line");
+const level = () => state.choice("level", LEVELS.map(([name]) => name));
 
 export function diffFlamePanel(root) {
   let [before, after] = [[], []];
@@ -53,14 +53,7 @@ export function diffFlamePanel(root) {
     pick: (node) => graph.zoom(node === graph.focus ? 0 : node),
     colours: (node) => coloursOf(before[node], after[node]),
   });
-  return {
-    panel,
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      graph.surface.destroy();
-    },
-  };
+  return partsOf(panel, graph);
 }
 
 // The colour of a box by the share of both that B has, and one of text that can be read on it.

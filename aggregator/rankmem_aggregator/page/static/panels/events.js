@@ -61,6 +61,7 @@ export function eventsPanel(root) {
       table.set(rows);
       const at = rows.filter((row) => row.seq <= answer.facts.around).at(-1) ?? rows[0];
       table.mark(at.seq);
+      if (table.bodyElement.contains(document.activeElement)) table.focus(at.seq);
       bringIntoView(table);
     },
     table: null,

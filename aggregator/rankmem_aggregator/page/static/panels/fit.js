@@ -2,16 +2,18 @@
 
 import { Bars } from "../bars.js";
 import { chooser, el, setOptions } from "../dom.js";
-import { Panel } from "../panel.js";
+import { refill } from "../focus.js";
+import { gibOf } from "../groups.js";
+import { tile } from "../links.js";
+import { Panel, partsOf } from "../panel.js";
 import * as session from "../session.js";
+import { legendEntry } from "../shades.js";
 import * as state from "../state.js";
 import { Table } from "../table.js";
-import { ink } from "../theme.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const GIB = 2 ** 30;
-const BARS_MOST = 40;
 const ROWS_MOST = 1000;
 const COLOURS = { requested: "#0072b2", reserved: "#56b4e9", beyond: "#cc79a7" };
 const VERDICTS = {
@@ -24,8 +26,7 @@ const NO_EVENTS = "No rank has events. rankmem status says what each rank sent."
 
 // The size to try, GiB; null: each rank's own device.
 function size() {
-  const given = Number(state.get("limit"));
-  return given > 0 ? given : null;
+  return gibOf("size", "each rank's own device is taken");
 }
 
 const asks = () => [[session.of("fit"), { device_type: state.get("type"), size_gib: size() }]];
@@ -75,7 +76,7 @@ export function fitPanel(root) {
   const panel = new Panel(root, {
     id: "fit",
     title: "Does it fit?",
-    reads: ["type", "limit"],
+    reads: ["type", "size"],
     asks,
     empty: NO_EVENTS,
     show: (answer) => {
@@ -88,12 +89,11 @@ export function fitPanel(root) {
       panel.note(
         `${size() === null ? "on the devices of the ranks" : `on devices of ${size()} GiB`}; usable is less ${units.share(facts.margin_share)}, ${units.bytes(facts.margin_least_bytes)} at least, and what the process holds beyond the allocator`,
       );
-      tiles.replaceChildren(...tilesOf(rows));
-      unknown.replaceChildren(...facts.not_known.map((sentence) => el("p", { class: "note" }, sentence)));
-      legend.replaceChildren(...legendOf(rows));
+      refill(tiles, ...tilesOf(rows));
+      refill(unknown, ...facts.not_known.map((sentence) => el("p", { class: "note" }, sentence)));
+      refill(legend, ...legendOf(rows));
       const limit = commonLimit(rows);
-      plot.set({ rows: rows.slice(0, BARS_MOST).map(barOf), limit: limit === null ? null : { value: limit, text: units.bytes(limit) } });
-      more.textContent = rows.length > BARS_MOST ? `the ${BARS_MOST} most urgent of ${units.count(rows.length)} ranks` : "";
+      plot.set({ rows: rows.map(barOf), limit: limit === null ? null : { value: limit, text: units.bytes(limit) } });
     },
     table: () => ({ columns: COLUMNS.map((column) => column.title), rows: panel.drawn.rows.map((row) => COLUMNS.map((column) => column.text(row))) }),
   });
@@ -101,15 +101,15 @@ export function fitPanel(root) {
   device.hidden = true;
   const input = el("input", {
     type: "number", min: 0.001, step: "any", class: "short", placeholder: "own", "aria-label": "device size to try, GiB",
-    title: "device size to try, GiB; empty: each rank's own device", onchange: () => state.change({ limit: Number(input.value) > 0 ? Number(input.value) : null }),
+    title: "device size to try, GiB; empty: each rank's own device", onchange: () => state.change({ size: Number(input.value) > 0 ? Number(input.value) : null }),
   });
   panel.tools.prepend(device, el("label", { class: "note" }, "on ", input, " GiB"));
   const tiles = el("div", { class: "tiles" });
   const unknown = el("div");
   const legend = el("div", { class: "legend" });
-  const more = el("p", { class: "note" });
   panel.body.append(tiles, unknown, legend);
   const plot = new Bars(panel.body, {
+    of: "ranks, the most urgent first",
     label: "peak of each rank against the size of its device, the most urgent first; the button table shows it as text",
     hover: (row, part, x, y) =>
       tip.showAt(plot.surface, x, y, [
@@ -124,12 +124,10 @@ export function fitPanel(root) {
     leave: tip.hide,
     pick: (row) => open(row.row),
   });
-  panel.body.append(more);
   return partsOf(panel, plot);
 }
 
 function tilesOf(rows) {
-  const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
   const known = rows.filter((row) => row.left_bytes !== null);
   const short = known.filter((row) => row.left_bytes < 0);
   const reserved = rows.filter((row) => row.left_reserved_bytes !== null);
@@ -176,14 +174,9 @@ function commonLimit(rows) {
 }
 
 function legendOf(rows) {
-  const swatch = (colour, text) => {
-    const square = el("span", { class: "swatch" });
-    square.style.background = colour;
-    return el("span", {}, square, text);
-  };
-  const entries = [swatch(COLOURS.requested, "requested at the peak")];
-  if (rows.some((row) => row.reserved_peak_bytes !== null)) entries.push(swatch(COLOURS.reserved, "reserved beyond that"));
-  if (rows.some((row) => row.beyond_bytes)) entries.push(swatch(COLOURS.beyond, "the process beyond the allocator"));
+  const entries = [legendEntry("requested at the peak", COLOURS.requested)];
+  if (rows.some((row) => row.reserved_peak_bytes !== null)) entries.push(legendEntry("reserved beyond that", COLOURS.reserved));
+  if (rows.some((row) => row.beyond_bytes)) entries.push(legendEntry("the process beyond the allocator", COLOURS.beyond));
   if (rows.some((row) => row.usable_bytes !== null)) entries.push(el("span", {}, "tick: size less the margin"));
   return entries;
 }
@@ -214,7 +207,7 @@ export function fitTablePanel(root) {
   const panel = new Panel(root, {
     id: "fit-table",
     title: "All ranks",
-    reads: ["type", "limit"],
+    reads: ["type", "size"],
     asks,
     empty: NO_EVENTS,
     show: (answer) => {
@@ -246,14 +239,4 @@ export function fitTablePanel(root) {
 function compared(a, b) {
   if (a === null || b === null) return (a !== null) - (b !== null);
   return a < b ? -1 : Number(a > b);
-}
-
-function partsOf(panel, plot) {
-  return {
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
 }

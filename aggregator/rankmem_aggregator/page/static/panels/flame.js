@@ -1,17 +1,18 @@
 // What was held, as a flame graph: by line, module or operator, of the blocks that the table shows. A click zooms and
 // filters the other panels; the frame's bar below has what else can be done with it.
 
-import { button, chooser, copyText, el } from "../dom.js";
+import { button, chooser, copyText, el, toggles } from "../dom.js";
 import { opener } from "../editor.js";
 import { FlameGraph, shortName } from "../flame.js";
 import { outermost, pathOf, sandwich } from "../flame_trees.js";
+import { keepFocus, refill } from "../focus.js";
 import { Panel } from "../panel.js";
+import * as lives from "../lives.js";
 import { addPick, chips, picks, picksBut, removeKind } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
-import { livesParameters, livesReads } from "./blocks.js";
 
 // The kind of pick that a click on a box of each kind makes. Those of TREE are shown here by zooming, not by filtering.
 const PICKS = { frame: "frame", module: "within", operator: "operator", category: "category" };
@@ -24,26 +25,26 @@ const OPTIONS = [
   ["fine", "all down to 0.05 %"],
 ];
 const MIN_SHARE = 0.002;
-const READS = ["rank", "attempt", "device", "which", "tree"];
 
-// Adds the panel to `root`; of: "rank", or "job" for all ranks at the job's peak. Returns what refreshes it and takes it down.
-export function flamePanel(root, { of = "rank" } = {}) {
+// Adds the panel to `root`; `asksWhich`: it has the choice of which blocks, which another panel of the view has otherwise.
+// Returns what refreshes it and takes it down.
+export function flamePanel(root, { asksWhich = false } = {}) {
   let others = "";
   const panel = new Panel(root, {
     id: "flame",
     title: "Held, by stack",
-    reads: [...READS, "seq", "from", "to"],
+    reads: [...lives.reads(), "tree"],
     asks: () => {
-      panel.reads = new Set(["s", ...READS, ...(of === "job" ? [] : livesReads())]);
-      const lives = of === "job" ? { job: session.job().deviceTypes[0] } : livesParameters();
-      if (!lives) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      panel.reads = new Set(["s", ...lives.reads(), "tree"]);
+      const meant = lives.parameters();
+      if (!meant) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
       others = pickOfOthers();
-      return [[session.of("flame"), { ...lives, ...treeParameters(), pick: others }]];
+      return [[session.of("flame"), { ...meant, ...treeParameters(), pick: others }]];
     },
     show: (answer) => {
       const nodes = Object.fromEntries(["parent", "kind", "name", "bytes", "blocks"].map((name) => [name, answer.column(name)]));
       panel.note(noteOf(answer.facts));
-      panel.title(`Held, by ${{ line: "stack", module: "module", operator: "operator" }[by()]}`);
+      panel.title(`${lives.TITLES[lives.which()]}, by ${{ line: "stack", module: "module", operator: "operator" }[by()]}`);
       empty.hidden = answer.facts.blocks > 0;
       graph.surface.canvas.parentElement.hidden = !empty.hidden;
       around.hide();
@@ -61,9 +62,11 @@ export function flamePanel(root, { of = "rank" } = {}) {
     const box = el("input", { type: "checkbox", checked: options().includes(name), onchange: () => setTree(by(), toggled(name, box.checked)) });
     return { name, box, label: el("label", { class: "note" }, box, ` ${text}`) };
   });
+  const kinds = toggles("which blocks", lives.WHICH, lives.which(), lives.choose);
+  kinds.hidden = !asksWhich;
   const searched = el("span", { class: "note", role: "status" });
   const search = el("input", { type: "search", placeholder: "search, a regular expression", "aria-label": "search frames by a regular expression", size: 24, oninput: () => find() });
-  const bar = el("div", { class: "bar", role: "group", "aria-label": "how the flame graph is made" }, group, ...checks.map(({ label }) => label), el("span", { class: "grow" }), search, searched);
+  const bar = el("div", { class: "bar", role: "group", "aria-label": "how the flame graph is made" }, kinds, group, ...checks.map(({ label }) => label), el("span", { class: "grow" }), search, searched);
   panel.element.insertBefore(bar, panel.message);
   const endChips = chips(panel, "block");
 
@@ -95,10 +98,13 @@ export function flamePanel(root, { of = "rank" } = {}) {
     const names = pathOf(graph.tree, node);
     const steps = [];
     for (let i = node; i > 0; i = graph.tree.parent[i]) steps.unshift(i);
-    path.replaceChildren(
-      ...(names.length ? [button("all", () => pick(0), { class: "quiet" }), ...steps.map((step, i) => el("span", {}, " › ", button(shortOf(shortName(graph.tree.kind[step], names[i])), () => pick(step), { class: "quiet", title: names[i] })))] : []),
-    );
-    drawFrameBar(node);
+    keepFocus(panel.body, () => {
+      refill(
+        path,
+        ...(names.length ? [button("all", () => pick(0), { class: "quiet" }), ...steps.map((step, i) => el("span", {}, " › ", button(shortOf(shortName(graph.tree.kind[step], names[i])), () => pick(step), { class: "quiet", title: names[i] })))] : []),
+      );
+      drawFrameBar(node);
+    });
     drawn(panel.answers[0].facts);
   }
 
@@ -108,7 +114,8 @@ export function flamePanel(root, { of = "rank" } = {}) {
     if (!node) return;
     const name = tree.name[node];
     const all = outermost(tree, (i) => tree.name[i] === name).reduce((sum, i) => sum + tree.bytes[i], 0);
-    frameBar.replaceChildren(
+    refill(
+      frameBar,
       el("b", {}, name),
       el("span", { class: "note" }, `${units.bytes(tree.bytes[node])} here, ${units.bytes(all)} in all`),
       el("span", { class: "grow" }),
@@ -161,6 +168,7 @@ export function flamePanel(root, { of = "rank" } = {}) {
 
   const endFollow = state.listen((changed) => {
     group.value = by();
+    kinds.set(lives.which());
     for (const { name, box } of checks) box.checked = options().includes(name);
     if (!changed.has("pick")) return;
     if (pickOfOthers() !== others) panel.refresh();
@@ -186,15 +194,16 @@ function aroundPart(parent, { hover, copy }) {
   const place = el("div", { class: "around", hidden: true });
   parent.append(place);
   let graphs = [];
-  const hide = () => {
-    for (const graph of graphs) graph.destroy();
-    graphs = [];
-    place.hidden = true;
-  };
+  const hide = () =>
+    keepFocus(place, () => {
+      for (const graph of graphs) graph.destroy();
+      graphs = [];
+      place.hidden = true;
+    });
   const show = ({ callers, callees }, name) => {
     hide();
     place.hidden = false;
-    place.replaceChildren(el("div", { class: "title" }, el("b", {}, `around ${name}`), el("span", { class: "note" }, "what called it above, what it called below"), el("span", { class: "grow" }), button("close", hide, { class: "quiet" })));
+    refill(place, el("div", { class: "title" }, el("b", {}, `around ${name}`), el("span", { class: "note" }, "what called it above, what it called below"), el("span", { class: "grow" }), button("close", hide, { class: "quiet" })));
     graphs = [["callers", callers, true], ["callees", callees, false]].map(([label, nodes, upward]) => {
       const graph = new FlameGraph(el("div", { class: "flames" }), { label: `${label} of ${name}`, upward, hover: (node, x, y) => hover(graph, node, x, y), leave: tip.hide, pick: (node) => graph.zoom(node), menu: (node) => copy(graph.tree.name[node]) });
       place.append(graph.surface.canvas.parentElement);
@@ -206,13 +215,21 @@ function aroundPart(parent, { hover, copy }) {
 }
 
 function by() {
-  const chosen = (state.get("tree") ?? "").split(",")[0];
-  return chosen in TREE ? chosen : "line";
+  return tree()[0];
 }
 
 function options() {
-  const given = (state.get("tree") ?? "").split(",").slice(1);
-  return OPTIONS.map(([name]) => name).filter((name) => given.includes(name));
+  return tree().slice(1);
+}
+
+// The state's tree: what it is by, and options.
+function tree() {
+  const isOption = (name) => OPTIONS.some(([each]) => each === name);
+  const parse = (text) => {
+    const [kind, ...given] = text.split(",");
+    return kind in TREE && given.every(isOption) ? [kind, ...given] : null;
+  };
+  return state.read("tree", parse, "line is shown, innermost last") ?? ["line"];
 }
 
 function toggled(name, on) {
@@ -246,10 +263,9 @@ function shortOf(name) {
   return name.length > 40 ? `…${name.slice(-39)}` : name;
 }
 
-function noteOf({ bytes, blocks, ranks, seq, at_ns: at, min_share: share }) {
+function noteOf({ bytes, blocks, seq, at_ns: at, min_share: share }) {
   const when = seq === null ? "" : ` after event ${units.count(seq)} (${units.time(at)})`;
-  const whose = ranks > 1 ? ` of ${units.count(ranks)} ranks` : "";
-  return `${units.bytes(bytes)} in ${units.count(blocks)} blocks${whose}${when}; what is below ${units.share(share)} is put together`;
+  return `${units.bytes(bytes)} in ${units.counted(blocks, "block")} ${lives.TEXTS[lives.which()]}${when}; what is below ${units.share(share)} is put together`;
 }
 
 function tableOf(tree) {

@@ -2,6 +2,7 @@
 
 import * as api from "../api.js";
 import { chooser, el, toggles } from "../dom.js";
+import { CELL_RANKS_MAX } from "../facts.js";
 import * as groups from "../groups.js";
 import { coloursOfCells, HeatMap } from "../heat.js";
 import { Panel } from "../panel.js";
@@ -12,7 +13,6 @@ import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const HOVER_MS = 80;
-const RANKS_MAX = 256;
 const HEIGHT = 300;
 const KIND = { abs: "amount", median: "difference", headroom: "headroom" };
 const MODES = [
@@ -21,18 +21,20 @@ const MODES = [
   ["headroom", "headroom", "bytes that the device could still give"],
 ];
 
-const mode = () => (state.get("mode") in KIND ? state.get("mode") : "abs");
+const orders = () => ["rank", "peak", ...groups.groups().filter((name) => name !== "job")];
+const order = () => state.choice("order", orders());
+const mode = () => state.choice("mode", Object.keys(KIND));
 
 export function heatPanel(root) {
   let map = null;
   const panel = new Panel(root, {
     id: "heat",
     title: "Ranks over time",
-    reads: ["from", "to", "mode", "group", "order", "figure", "limit", "type"],
+    reads: ["from", "to", "mode", "group", "order", "figure", "line", "type"],
     asks: () => {
       tools.refresh();
       const [from, to] = session.range();
-      return [[session.of("heat"), { ...common(), from, to, ...shape(plot, to - from), order: state.get("order"), limit_bytes: groups.limitBytes() }]];
+      return [[session.of("heat"), { ...common(), from, to, ...shape(plot, to - from), order: order(), limit_bytes: groups.lineBytes() }]];
     },
     empty: "Nothing is known of any rank here: no rank has events of this kind in this range, or its device was not sampled. Choose another mode, or double click a diagram to see more of the time.",
     show: (answer) => {
@@ -119,16 +121,16 @@ function readAnswer(answer) {
       gaps: [...(column("gaps").at(i) ?? [])],
     };
   });
-  if (state.get("order") !== "host" && rows.every((row) => row.ranks.length > 1)) for (const row of rows) row.label = String(row.ranks[0]);
+  if (order() !== "host" && rows.every((row) => row.ranks.length > 1)) for (const row of rows) row.label = String(row.ranks[0]);
   const ranks = rows.flatMap((row) => row.ranks);
   return { rows, ranks, bins: facts.bins, cells, steps: facts.steps, low: facts.low_bytes, high: facts.high_bytes, mode: facts.mode, from, to };
 }
 
 // "pp 3", or a host's name.
 function groupName(name) {
-  const order = state.get("order");
-  if (name === null) return order && !["rank", "peak"].includes(order) ? `${order} ${units.NOTHING}` : null;
-  return order === "host" ? name : `${order} ${name}`;
+  const by = order();
+  if (name === null) return ["rank", "peak"].includes(by) ? null : `${by} ${units.NOTHING}`;
+  return by === "host" ? name : `${by} ${name}`;
 }
 
 function noteOf(map, facts) {
@@ -150,24 +152,24 @@ function toolsOf(panel) {
   const modes = toggles("what is shown", MODES, mode(), set("mode", "abs"));
   const known = groups.groups();
   const group = chooser("whose median", known.map((name) => [name, `of ${name === "job" ? "the job" : name}`]), groups.group(), (value) => state.change({ group: value }));
-  const order = chooser("order of the rows", [["rank", "by rank"], ["peak", "by peak"], ...known.filter((name) => name !== "job").map((name) => [name, `by ${name}`])], state.get("order") ?? "rank", set("order", "rank"));
+  const rows = chooser("order of the rows", orders().map((name) => [name, `by ${name}`]), order(), set("order", "rank"));
   const figure = chooser("which bytes", groups.FIGURES, groups.figure(), set("figure", "requested"));
   const types = session.job().deviceTypes;
   const type = chooser("type of device", types, groups.deviceType(), set("type", types[0]));
-  const limit = el("input", {
+  const above = el("input", {
     type: "number", min: 0, step: "any", class: "short", "aria-label": "mark what is above so many GiB",
-    title: "cells above so many GiB are hatched", placeholder: "line at", onchange: () => state.change({ limit: limit.value }),
+    title: "cells above so many GiB are hatched", placeholder: "line at", onchange: () => state.change({ line: above.value }),
   });
-  const unit = el("label", { class: "note" }, limit, " GiB");
-  panel.tools.prepend(modes, group, order, figure, ...(types.length > 1 ? [type] : []), unit);
+  const unit = el("label", { class: "note" }, above, " GiB");
+  panel.tools.prepend(modes, group, rows, figure, ...(types.length > 1 ? [type] : []), unit);
   return {
     refresh: () => {
       modes.set(mode());
       group.hidden = mode() !== "median";
       figure.hidden = mode() === "headroom";
       unit.hidden = mode() === "headroom";
-      [group.value, order.value, figure.value, type.value] = [groups.group(), state.get("order") ?? "rank", groups.figure(), groups.deviceType()];
-      limit.value = state.get("limit") ?? "";
+      [group.value, rows.value, figure.value, type.value] = [groups.group(), order(), groups.figure(), groups.deviceType()];
+      above.value = state.get("line") ?? "";
     },
   };
 }
@@ -200,7 +202,7 @@ function scaleOf(panel) {
 }
 
 // The interval of a bin: the first and the last nanosecond in it, as the server counts.
-export function intervalOf({ from, to, bins }, bin) {
+function intervalOf({ from, to, bins }, bin) {
   const [span, count] = [BigInt(to) - BigInt(from) + 1n, BigInt(bins)];
   const begin = (at) => BigInt(from) + (BigInt(at) * span + count - 1n) / count;
   return [Number(begin(bin)), Number(begin(bin + 1) - 1n)];
@@ -226,15 +228,25 @@ class Hover {
   async ask(row, bin) {
     const key = `${row}/${bin}`;
     if (this.found?.key === key) return this.found.row;
+    // A click and a pointer that rests ask for one cell together.
+    if (this.asking?.key !== key || this.waiting.signal.aborted) this.asking = { key, row: this.askNow(key, row, bin) };
+    return this.asking.row;
+  }
+
+  async askNow(key, row, bin) {
     this.waiting?.abort();
-    this.waiting = new AbortController();
+    const { signal } = (this.waiting = new AbortController());
     const map = this.map();
     const { ranks, top } = map.rows[row];
     const [from, to] = intervalOf(map, bin);
-    const asked = { ...common(), from, to, ranks: (ranks.length > RANKS_MAX ? [top] : ranks).join(",") };
-    const answer = await api.ask(session.of("cell"), asked, this.waiting.signal);
-    this.found = { key, row: answer.length ? answer.rows()[0] : null };
-    return this.found.row;
+    const asked = { ...common(), from, to, ranks: (ranks.length > CELL_RANKS_MAX ? [top] : ranks).join(",") };
+    try {
+      const answer = await api.ask(session.of("cell"), asked, signal);
+      this.found = { key, row: answer.length ? answer.rows()[0] : null };
+      return this.found.row;
+    } finally {
+      if (this.asking?.key === key) this.asking = null;
+    }
   }
 
   show(row, bin, x, y) {

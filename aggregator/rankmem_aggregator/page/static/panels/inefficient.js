@@ -111,6 +111,5 @@ function byteSeconds(gibSeconds) {
 }
 
 function kind() {
-  const chosen = state.get("vain") ?? "late";
-  return KINDS.some(([each]) => each === chosen) ? chosen : "late";
+  return state.choice("vain", KINDS.map(([name]) => name));
 }

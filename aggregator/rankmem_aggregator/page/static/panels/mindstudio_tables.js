@@ -1,6 +1,7 @@
 // MindStudio's tables: allocations and releases, linked to the range of the curves; and components.
 
 import { button, chooser, el } from "../dom.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -76,7 +77,8 @@ export function mindstudioOperatorsPanel(root) {
   function drawPaging() {
     const limit = Number(asked.limit);
     const page = asked.skipped / limit + 1;
-    paging.replaceChildren(
+    refill(
+      paging,
       button("previous", () => again({ skipped: asked.skipped - limit }), { disabled: asked.skipped === 0 }),
       el("span", {}, `page ${units.count(page)} of ${units.count(Math.max(1, Math.ceil(total / limit)))}`),
       button("next", () => again({ skipped: asked.skipped + limit }), { disabled: asked.skipped + limit >= total }),

@@ -2,6 +2,9 @@
 // memory, what the other ranks held then, and the last events before it.
 
 import { chooser, el } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
+import { stateLink, tile } from "../links.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -9,7 +12,7 @@ import { Table } from "../table.js";
 import * as units from "../units.js";
 
 export const NOTHING_FAILED = "No allocation failed in this session.";
-const GROUPS = ["category", "operator", "line", "module", "phase", "step", "annotation", "stream", "component"];
+const GROUPS = BLOCK_GROUPINGS.map(([name]) => name);
 const ENOUGH = {
   limit: (bytes) => `The device had ${bytes} free, which was enough: a limit on the process stopped it (set_per_process_memory_fraction, ulimit, a container's limit).`,
   elsewhere: (bytes) => `A piece of ${bytes} lay unused in reserved memory, which was enough: it belonged to another stream or pool, or could not be split (max_split_size_mb).`,
@@ -39,8 +42,8 @@ export function failuresPanel(root, chosen) {
       table.set(rows);
       table.mark(keyOf(failure));
       table.element.hidden = rows.length === 1;
-      words.replaceChildren(...inWords(failure));
-      tilesElement.replaceChildren(...tiles(failure));
+      refill(words, ...inWords(failure));
+      refill(tilesElement, ...tiles(failure));
       chosen(failure);
     },
   });
@@ -58,7 +61,7 @@ export function failuresPanel(root, chosen) {
 
 // What was alive on the failure's rank, by any grouping.
 export function heldPanel(root, failure) {
-  const by = () => (GROUPS.includes(state.get("by")) ? state.get("by") : "category");
+  const by = () => state.choice("by", GROUPS, "category");
   const panel = new Panel(root, {
     id: "oom_held",
     title: "Held then",
@@ -169,8 +172,8 @@ const EVENT_COLUMNS = [
 ];
 
 function failureNumber(many) {
-  const number = state.num("failure") ?? 1;
-  return number >= 1 && number <= many ? number : 1;
+  const isOne = (text) => /^\d{1,9}$/.test(text) && Number(text) >= 1 && Number(text) <= many;
+  return state.read("failure", (text) => (isOne(text) ? Number(text) : null), `the first of ${units.count(many)} is shown`) ?? 1;
 }
 
 function placeOf({ rank, attempt, device, seq }) {
@@ -189,7 +192,6 @@ function shortOf(failure) {
 }
 
 function tiles(failure) {
-  const tile = (name, text, hint = null) => el("div", { class: "tile", title: hint }, el("span", {}, name), el("b", {}, text));
   const onHost = failure.device.startsWith("cpu");
   return [
     tile("asked for", units.bytes(failure.size_bytes), onHost ? null : "rounded up by the allocator"),
@@ -216,7 +218,6 @@ function inWords(failure) {
       : el("p", { class: "note" }, "What would have sufficed is not known: the free memory of the device was not recorded."),
   );
   if (failure.settings) lines.push(el("p", { class: "note" }, `Settings of the allocator: ${failure.settings}`));
-  const to = state.link({ view: "segments", rank: failure.rank, attempt: failure.attempt, device: failure.device, seq: failure.seq });
-  lines.push(el("p", {}, el("a", { href: to }, "The device's segments at that instant")));
+  lines.push(el("p", {}, stateLink({ view: "segments", ...placeOf(failure) }, {}, "The device's segments at that instant")));
   return lines;
 }

@@ -3,26 +3,29 @@
 import { Bars } from "../bars.js";
 import { coloursOf } from "../colours.js";
 import { button, chooser, el, setOptions } from "../dom.js";
-import { Panel } from "../panel.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
+import { tile } from "../links.js";
+import { Panel, partsOf } from "../panel.js";
 import { picks, togglePick } from "../selection.js";
 import * as session from "../session.js";
+import { legendEntry, swatch } from "../shades.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
 
-const BLOCKS_BY = ["category", "line", "module", "operator", "phase", "stream", "component", "step", "annotation"];
+const BLOCKS_BY = BLOCK_GROUPINGS.map(([name]) => name);
 const COORDINATES = ["pp", "tp", "dp", "cp", "ep"];
 const TOLD_APART = 11;
-const BARS_MOST = 40;
 const NO_EVENTS = "No rank has events, so there is no highest instant. rankmem status says what each rank sent.";
 
 // What the blocks are grouped by: the state's, where it is a grouping of blocks.
-export function blocksBy() {
-  return BLOCKS_BY.includes(state.get("by")) ? state.get("by") : BLOCKS_BY[0];
+function blocksBy() {
+  return state.choice("by", BLOCKS_BY);
 }
 
 // The ways in which the session's ranks can be put together; the first tells the most at a glance.
-export function ranksBy() {
+function ranksBy() {
   const { ranks } = session.job();
   const differ = (of) => new Set(ranks.map(of)).size > 1;
   const known = COORDINATES.filter((name) => differ((row) => row[name]));
@@ -53,8 +56,8 @@ export function peakSumPanel(root) {
       setOptions(device, types, type);
       device.hidden = types.length < 2;
       panel.note(running ? `of ${type}, as of ${units.time(until)}: the job is running` : `of ${type}`);
-      const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
-      tiles.replaceChildren(
+      refill(
+        tiles,
         tile("all ranks together", units.bytes(bound.job_peak_bytes)),
         tile("at", units.time(bound.job_peak_ns)),
         tile("ranks that held something", units.count(bound.num_ranks)),
@@ -78,7 +81,7 @@ export function peakSumPanel(root) {
 }
 
 // How sure the peak is, in a sentence.
-export function howSure(bound) {
+function howSure(bound) {
   const { clock_error_ns: error, lowest_bytes: low, highest_bytes: high, is_exact: exact, at_least_bytes: least } = bound;
   const missing =
     exact === false
@@ -93,7 +96,7 @@ export function howSure(bound) {
 }
 
 export function peakRanksPanel(root) {
-  const grouping = () => (ranksBy().includes(state.get("of")) ? state.get("of") : ranksBy()[0]);
+  const grouping = () => state.choice("of", ranksBy());
   const panel = new Panel(root, {
     id: "peak-ranks",
     title: "What each rank held then",
@@ -116,13 +119,12 @@ export function peakRanksPanel(root) {
       const rows = barsOf(of, held.rows(), shares.rows(), colour);
       panel.drawn = { of, by: blocksBy(), rows };
       panel.title(of === "rank" ? "What each rank held then" : of === "job" ? "What all ranks held then" : `What each ${of} held then`);
-      panel.note(
-        `${rows.length > BARS_MOST ? `the ${BARS_MOST} highest of ${units.count(rows.length)}, ` : ""}by ${blocksBy()}; the tick: if its ranks had peaked at once`,
-      );
+      plot.of = of === "rank" || of === "host" ? `${of}s` : `${of} groups`;
+      panel.note(`${of === "job" ? "" : `${units.count(rows.length)} ${plot.of}, `}by ${blocksBy()}; the tick: if its ranks had peaked at once`);
       ranks.value = of;
       blocks.value = blocksBy();
-      legend.replaceChildren(...names.map((name) => entry(name, colour.get(name))));
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
+      refill(legend, ...names.map((name) => entry(name, colour.get(name))));
+      plot.set({ rows, only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.of, "bytes", "own peaks", ...TABLE_PARTS],
@@ -172,8 +174,8 @@ export function peakHeldPanel(root) {
         return { name, note, parts: [part], row };
       });
       panel.drawn = { by: blocksBy(), rows: found };
-      panel.note(`by ${blocksBy()}${rows.length > BARS_MOST ? `, the ${BARS_MOST} largest of ${units.count(rows.length)}` : ""}`);
-      plot.set({ rows: rows.slice(0, BARS_MOST), only: pickedNames() });
+      panel.note(`${units.counted(rows.length, "group")}, by ${blocksBy()}`);
+      plot.set({ rows, only: pickedNames() });
     },
     table: () => ({
       columns: [panel.drawn.by, "bytes", "blocks", "largest", "ranks"],
@@ -190,16 +192,6 @@ export function peakHeldPanel(root) {
 }
 
 const TABLE_PARTS = ["group", "its bytes"];
-
-function partsOf(panel, plot) {
-  return {
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
-}
 
 // The groups in an answer, those that hold the most first, the rest ("others") last; null: blocks without one.
 function groupsOf(rows) {
@@ -250,12 +242,10 @@ function barsOf(of, held, shares, colour) {
 }
 
 function entry(name, colour) {
-  const swatch = el("span", { class: "swatch" });
-  swatch.style.background = colour;
   const text = name ?? `no ${blocksBy()}`;
-  if (name === "others") return el("span", {}, swatch, text);
+  if (name === "others") return legendEntry(text, colour);
   const choose = button("", () => pick(name), { class: "quiet", "aria-pressed": String(pickedNames()?.has(name) ?? false) });
-  choose.append(swatch, text);
+  choose.append(swatch(colour), text);
   return choose;
 }
 

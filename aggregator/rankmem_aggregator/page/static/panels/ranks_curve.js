@@ -4,9 +4,11 @@ import { lastAtOrBefore } from "../axes.js";
 import { coloursOf } from "../colours.js";
 import { CurvePlot } from "../curve.js";
 import { chooser, el } from "../dom.js";
+import { refill } from "../focus.js";
 import * as groups from "../groups.js";
-import { Panel } from "../panel.js";
+import { Panel, partsOf } from "../panel.js";
 import * as session from "../session.js";
+import { legendEntry } from "../shades.js";
 import * as state from "../state.js";
 import * as tip from "../tip.js";
 import * as units from "../units.js";
@@ -15,7 +17,7 @@ const CURVES = 12;
 const POINTS = 1000;
 
 export function ranksCurvePanel(root) {
-  const by = () => state.get("sum") ?? "job";
+  const by = () => state.choice("sum", groups.groups());
   const legend = el("div", { class: "legend" });
   let lines = [];
   const panel = new Panel(root, {
@@ -33,7 +35,7 @@ export function ranksCurvePanel(root) {
       lines = linesOf(answer, by());
       panel.drawn = lines;
       panel.note(noteOf(answer.facts, lines.length));
-      legend.replaceChildren(...lines.map(({ name, colour }) => el("span", {}, swatch(colour), name)));
+      refill(legend, ...lines.map(({ name, colour }) => legendEntry(name, colour)));
       plot.set({ lines, from, to });
     },
     table: () => ({
@@ -55,15 +57,7 @@ export function ranksCurvePanel(root) {
     hover: (time, x, y) => tip.showAt(plot.surface, x, y, [units.time(time), ...lines.map((line) => `${line.name}: ${units.bytes(line.values[lastAtOrBefore(line.times, time)])}`)]),
     leave: tip.hide,
   });
-  return {
-    panel,
-    plot,
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
+  return partsOf(panel, plot);
 }
 
 function linesOf(answer, by) {
@@ -87,10 +81,4 @@ function noteOf(facts, shown) {
       ? "every event is drawn"
       : "the highest of each stretch is drawn";
   return `${units.counted(facts.num_ranks, "rank")} on ${units.counted(facts.num_hosts, "host")}, ${facts.figure} bytes; ${many}${how}`;
-}
-
-function swatch(colour) {
-  const box = el("span", { class: "swatch" });
-  box.style.background = colour;
-  return box;
 }

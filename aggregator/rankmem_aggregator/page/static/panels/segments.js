@@ -3,7 +3,9 @@
 
 import * as api from "../api.js";
 import { chooser, el, toggles } from "../dom.js";
+import { refill } from "../focus.js";
 import { FragmentationPlot, instantLines, LINES } from "../fragmentation.js";
+import { tile } from "../links.js";
 import { Panel } from "../panel.js";
 import { HOLE, partLines, SegmentLines } from "../segments.js";
 import { addPick, picks } from "../selection.js";
@@ -15,7 +17,7 @@ import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const DEVICE = ["rank", "attempt", "device"];
-const COLOURS = ["category", "operator", "line"];
+const COLOURS = ["auto", "category", "operator", "line"];
 const ZOOMS = [["1", "fit"], ["4", "×4"], ["16", "×16"]];
 const TABLE_ROWS = 200;
 const FRAMES_SHOWN = 14;
@@ -41,14 +43,14 @@ export function segmentsPanel(root, { height = 300 } = {}) {
       panel.drawn = { parts, facts };
       panel.title(`Rank ${facts.rank} · ${facts.device} · ${facts.is_peak ? "at its peak, " : ""}after event ${units.count(facts.seq)}`);
       panel.note(facts.parts_left_out ? `${units.count(facts.parts_left_out)} small parts are not drawn` : "");
-      figures.replaceChildren(...tiles(facts));
+      refill(figures, ...tiles(facts));
       unknown.hidden = facts.knows_segments;
       stacks = new Map();
       by = colourBy(parts);
       plot.set(parts, facts);
       markPicked();
       pools.set(facts.pools);
-      legend.replaceChildren(...legendOf(parts, by));
+      refill(legend, ...legendOf(parts, by));
     },
     table: () => ({
       columns: ["what", "size", "asked for", "category", "operator", "line", "address"],
@@ -66,7 +68,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
         ]),
     }),
   });
-  const colours = chooser("colour of blocks", ["auto", ...COLOURS].map((name) => [name, `colour: ${name}`]), colour(), (name) => state.change({ mapc: name }));
+  const colours = chooser("colour of blocks", COLOURS.map((name) => [name, `colour: ${name}`]), colour(), (name) => state.change({ mapc: name }));
   const zooms = toggles("size of the picture", ZOOMS, "1", (zoom) => {
     zooms.set(zoom);
     plot.setZoom(Number(zoom));
@@ -117,7 +119,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
     if (changed.has("mapc") && panel.drawn) {
       colours.value = colour();
       by = colourBy(panel.drawn.parts);
-      legend.replaceChildren(...legendOf(panel.drawn.parts, by));
+      refill(legend, ...legendOf(panel.drawn.parts, by));
       plot.surface.draw();
     }
   });
@@ -227,7 +229,7 @@ const POOL_COLUMNS = [
 ];
 
 function colour() {
-  return COLOURS.includes(state.get("mapc")) ? state.get("mapc") : "auto";
+  return state.choice("mapc", COLOURS);
 }
 
 // What colours stand for: as chosen, or by itself the first of which anything is known.
@@ -239,7 +241,6 @@ function colourBy(parts) {
 }
 
 function tiles(facts) {
-  const tile = (name, text, hint) => el("div", { class: "tile", title: hint ?? null }, el("span", {}, name), el("b", {}, text));
   return [
     tile("reserved", units.bytes(facts.reserved_bytes), "of all segments"),
     tile("in blocks, asked for", units.bytes(facts.requested_bytes)),

@@ -3,8 +3,10 @@
 import * as api from "../api.js";
 import { coloursOf } from "../colours.js";
 import { announce, button, chooser, el, setOptions, toggles } from "../dom.js";
+import { refill } from "../focus.js";
 import { bind } from "../keys.js";
 import { Panel } from "../panel.js";
+import { legendEntry } from "../shades.js";
 import { SqlEditor } from "../sql_editor.js";
 import { cellsOf, linesOf, SqlPlot } from "../sql_plots.js";
 import * as sqlText from "../sql_text.js";
@@ -87,8 +89,8 @@ export function sqlPanel(root) {
     panel.note(`${units.count(answer.length)} ${answer.length === 1 ? "row" : "rows"}${facts.truncated ? ", the first of more: rankmem sql has no limit" : ""}`);
     plot.set(typeof shown === "string" ? null : shown);
     const colours = coloursOf((shown?.lines ?? []).map((line) => line.name));
-    legend.replaceChildren(...(shown?.lines ?? []).map((line, i) => swatch(line.name, colours[i])));
-    tablePlace.replaceChildren();
+    refill(legend, ...(shown?.lines ?? []).map((line, i) => legendEntry(line.name, colours[i])));
+    refill(tablePlace);
     if (form === "table") showTable(answer, columns);
   }
 
@@ -113,9 +115,9 @@ export function sqlPanel(root) {
     try {
       const rows = (await api.ask("schema")).rows();
       schema = schemaOf(rows);
-      reading.replaceChildren(...schemaElements(schema, (text) => editor.insert(text)));
+      refill(reading, ...schemaElements(schema, (text) => editor.insert(text)));
     } catch (error) {
-      reading.replaceChildren(el("p", { class: "message failed" }, error.message));
+      refill(reading, el("p", { class: "message failed" }, error.message));
     }
   }
 
@@ -140,12 +142,6 @@ function firstRows(answer) {
   return Array.from({ length: count }, (_, index) => ({ index, values: columns.map((column) => column[index]) }));
 }
 
-function swatch(name, colour) {
-  const square = el("span", { class: "swatch" });
-  square.style.background = colour;
-  return el("span", {}, square, name);
-}
-
 // The schema as a list that unfolds; a click on a name inserts it.
 function schemaElements(schema, insert) {
   const list = el("div", { class: "scroll objects", tabIndex: 0, role: "region", "aria-label": "tables and views" });
@@ -154,7 +150,7 @@ function schemaElements(schema, insert) {
     const wanted = filter.value.trim().toLowerCase();
     const fits = ({ name, columns }) => name.toLowerCase().includes(wanted) || columns.some((column) => column.name.toLowerCase().includes(wanted));
     const found = [...schema.values()].filter(fits);
-    list.replaceChildren(...found.map((each) => objectElement(each, insert)));
+    refill(list, ...found.map((each) => objectElement(each, insert)));
     if (!found.length) list.append(el("p", { class: "note" }, "Nothing has this name."));
   };
   fill();

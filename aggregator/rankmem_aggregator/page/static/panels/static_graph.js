@@ -3,6 +3,7 @@
 import { CurvePlot } from "../curve.js";
 import { coloursOf } from "../colours.js";
 import { chooser, el } from "../dom.js";
+import { refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import { Table } from "../table.js";
@@ -27,7 +28,8 @@ export function staticGraphPanel(root) {
         return;
       }
       graph = graphs.drawn.some((row) => row.graph_id === graph) ? graph : graphs.drawn[0].graph_id;
-      places.replaceChildren(
+      refill(
+        places,
         "Graph ID ",
         chooser("Graph ID", graphs.drawn.map((row) => [row.graph_id, `${row.graph_id} ${row.model ?? ""}`]), graph, (id) => {
           graph = id;

@@ -36,14 +36,16 @@ export function stepsTablePanel(root) {
   const panel = new Panel(root, {
     id: "steps-table",
     title: "Steps",
-    reads: ["rank", "type"],
-    asks: () => [[session.of("steps"), { rank: state.num("rank"), device_type: state.get("type"), limit: ROWS_MOST }]],
+    reads: ["rank", "attempt", "type"],
+    asks: () => [[session.of("steps"), { rank: state.num("rank"), attempt: state.num("attempt"), device_type: state.get("type"), limit: ROWS_MOST }]],
     empty: NO_STEPS,
     show: (answer) => {
       const { rank, num_rows: all } = answer.facts;
       const rows = answer.rows();
       panel.drawn = { rank, rows };
-      panel.title(`Steps of rank ${rank}`);
+      const attempts = new Set(rows.map((row) => row.attempt));
+      panel.title(`Steps of rank ${rank}${attempts.size === 1 && session.attempts().length > 1 ? ` · attempt ${rows[0].attempt}` : ""}`);
+      table.showColumn("attempt", attempts.size > 1);
       panel.note(`${whyThis(answer.facts)}${all > rows.length ? `the last ${units.count(rows.length)} of ${units.count(all)}` : units.count(all)}; click a row: its time in the view Job`);
       table.set(rows);
     },

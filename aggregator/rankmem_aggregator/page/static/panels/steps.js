@@ -2,10 +2,13 @@
 
 import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
+import { BLOCK_GROUPINGS } from "../facts.js";
+import { refill } from "../focus.js";
 import { HeatMap } from "../heat.js";
-import { Panel } from "../panel.js";
+import { Panel, partsOf } from "../panel.js";
 import { togglePick } from "../selection.js";
 import * as session from "../session.js";
+import { legendEntry } from "../shades.js";
 import * as state from "../state.js";
 import { drawStepAxis, hoverAndPick } from "../step_axis.js";
 import { ink } from "../theme.js";
@@ -19,13 +22,12 @@ const FIGURES = [
   ["end", "left behind", "bytes after the last event of each step"],
   ["peak", "peak", "highest bytes in each step"],
 ];
-const KEPT_BY = ["line", "operator", "module", "category", "phase", "annotation"];
+const KEPT_BY = ["line", ...BLOCK_GROUPINGS.map(([name]) => name).filter((name) => name !== "line")];
 const KEEP = 4;
-const RANKS_MOST = 12;
-const BARS_MOST = 30;
+const RANKS_PAGE = 12;
 
 function figure() {
-  return FIGURES.some(([name]) => name === state.get("steps")) ? state.get("steps") : FIGURES[0][0];
+  return state.choice("steps", FIGURES.map(([name]) => name));
 }
 
 function openRank(row) {
@@ -33,7 +35,7 @@ function openRank(row) {
 }
 
 // A figure of bytes a step, with its interval.
-export function slopeText(row) {
+function slopeText(row) {
   if (row.slope_bytes === null) return "too few steps";
   const sure = row.slope_low > 0 ? "grows" : row.slope_high < 0 ? "falls" : "steady";
   return `${units.signedBytes(Math.round(row.slope_bytes))} a step · ${sure}`;
@@ -52,7 +54,7 @@ export function stepsHeatPanel(root) {
     id: "steps-heat",
     title: "Ranks over steps",
     reads: ["steps", "type", "attempt", "rank"],
-    asks: () => [[session.of("step_heat"), { figure: figure(), device_type: state.get("type") }]],
+    asks: () => [[session.of("step_heat"), { figure: figure(), device_type: state.get("type"), attempt: state.num("attempt") }]],
     empty: NO_STEPS,
     show: (answer) => {
       rows = answer.rows();
@@ -66,11 +68,11 @@ export function stepsHeatPanel(root) {
       rows.forEach((row, i) => cells.set(row.cells, i * bins));
       const kind = facts.figure === "growth" ? "difference" : "amount";
       panel.drawn = { ranks: rows.map((row) => row.rank), bins, cells: [...cells], low: facts.low_bytes, high: facts.high_bytes };
-      panel.note(
+      const scale =
         kind === "difference"
           ? `blue: less than the step before, orange: more, up to ${units.bytes(facts.high_bytes)}`
-          : `${units.bytes(facts.low_bytes)} (dark) to ${units.bytes(facts.high_bytes)} (bright)`,
-      );
+          : `${units.bytes(facts.low_bytes)} (dark) to ${units.bytes(facts.high_bytes)} (bright)`;
+      panel.note(session.attempts().length > 1 ? `attempt ${rows[0].attempt}; ${scale}` : scale);
       choice.set(figure());
       plot.surface.setHeight(Math.min(300, Math.max(90, 26 + rows.length * 14)));
       plot.set({ rows: rows.map((row) => String(row.rank)), bins, cells, kind, from: 0, to: bins });
@@ -112,7 +114,7 @@ export function stepsGrowthPanel(root) {
     id: "steps-growth",
     title: "Growth a step, by rank",
     reads: ["steps", "type", "attempt"],
-    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type") }]],
+    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type"), attempt: state.num("attempt") }]],
     empty: NO_STEPS,
     show: (answer) => {
       const { method, warm_up_end: warm } = answer.facts;
@@ -126,11 +128,11 @@ export function stepsGrowthPanel(root) {
       }
       const grow = known.filter((row) => row.slope_low > 0).length;
       panel.note(
-        `of ${figure() === "peak" ? "the peak" : "what a step leaves behind"}, from step ${warm} on; ${units.count(grow)} of ${units.count(known.length)} ranks grow${known.length > RANKS_MOST ? `, the ${RANKS_MOST} fastest are shown` : ""}`,
+        `of ${figure() === "peak" ? "the peak" : "what a step leaves behind"}, from step ${warm} on; ${units.count(grow)} of ${units.count(known.length)} ranks grow`,
       );
       panel.noteElement.title = method;
       plot.set({
-        rows: known.slice(0, RANKS_MOST).map((row) => ({
+        rows: known.map((row) => ({
           name: `rank ${row.rank}`,
           note: slopeText(row),
           warns: row.slope_low > 0,
@@ -147,6 +149,8 @@ export function stepsGrowthPanel(root) {
     }),
   });
   const plot = new Bars(panel.body, {
+    page: RANKS_PAGE,
+    of: "ranks, the fastest first",
     label: "growth of each rank in bytes a step, the fastest first; the button table shows it as text",
     hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [`${row.name} · ${row.row.device}`, row.note, rangeText(row.row), "click: its steps and what stays there"]),
     leave: tip.hide,
@@ -156,7 +160,7 @@ export function stepsGrowthPanel(root) {
 }
 
 export function stepsKeptPanel(root) {
-  const by = () => (KEPT_BY.includes(state.get("by")) ? state.get("by") : KEPT_BY[0]);
+  const by = () => state.choice("by", KEPT_BY);
   const keep = () => Math.max(1, state.num("keep") ?? KEEP);
   const panel = new Panel(root, {
     id: "steps-kept",
@@ -181,9 +185,9 @@ export function stepsKeptPanel(root) {
           ? `Too few steps for that: the last one is step ${units.count(facts.last_step)}.`
           : "Nothing that was made after the warm-up was still there so many steps later.";
       legend.hidden = rows.length === 0;
-      legend.replaceChildren(swatch("accent", "alive at the end of the last step"), swatch("faint", "freed since"));
+      refill(legend, legendEntry("alive at the end of the last step", "var(--accent)"), legendEntry("freed since", "var(--faint)"));
       plot.surface.canvas.hidden = rows.length === 0;
-      plot.set({ rows: rows.slice(0, BARS_MOST).map(keptBar), only: pickedNames(by()) });
+      plot.set({ rows: rows.map(keptBar), only: pickedNames(by()) });
     },
     table: () => ({
       columns: [by(), "function", "alive at the end", "blocks", "kept in all", "blocks", "steps", "first", "last", "largest"],
@@ -231,24 +235,7 @@ export function stepsKeptPanel(root) {
   return partsOf(panel, plot);
 }
 
-// An entry of a legend, in a colour of the style sheet.
-function swatch(colour, text) {
-  const square = el("span", { class: "swatch" });
-  square.style.background = `var(--${colour})`;
-  return el("span", {}, square, text);
-}
-
 // The rank that the state names; none: the server takes the one that grows most.
 function ofRank() {
   return { rank: state.num("rank"), attempt: state.num("attempt"), device: state.num("rank") === null ? null : state.get("device") };
-}
-
-function partsOf(panel, plot) {
-  return {
-    refresh: () => panel.refresh(),
-    destroy: () => {
-      panel.destroy();
-      plot.destroy();
-    },
-  };
 }

@@ -2,9 +2,10 @@
 
 import * as api from "../api.js";
 import { el } from "../dom.js";
+import { keepFocus, refill } from "../focus.js";
 import * as groups from "../groups.js";
+import { tile } from "../links.js";
 import * as session from "../session.js";
-import * as state from "../state.js";
 import * as units from "../units.js";
 
 const HEADROOM = 3; // its place in the line
@@ -24,32 +25,23 @@ export function tiles(root) {
 
 function fill(line, signal) {
   const { highest, facts, ranks } = session.job();
-  const focused = [...line.children].indexOf(document.activeElement);
   const gone = { from: null, to: null };
   const at = highest && { rank: highest.rank, device: highest.device, attempt: highest.attempt, seq: highest.peak_seq, ...gone };
   const before = line.children[HEADROOM]?.lastChild.textContent ?? "…";
-  const headroom = tile("least headroom", before, { mode: "headroom" });
+  const figure = (name, text, changes) => tile(name, text, null, changes);
+  const headroom = figure("least headroom", before, { mode: "headroom" });
   const { complete, events, num_hosts: hosts } = facts.session;
-  line.replaceChildren(
-    tile("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
-    tile("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
-    tile("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
+  refill(
+    line,
+    figure("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
+    figure("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
+    figure("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
     headroom,
-    tile(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
-    tile("events", units.count(events), gone),
-    tile("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
+    figure(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
+    figure("events", units.count(events), gone),
+    figure("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
   );
-  line.children[focused]?.focus({ preventScroll: true });
-  fillHeadroom(headroom, signal);
-}
-
-function tile(name, text, changes) {
-  const element = el(changes ? "a" : "div", { class: "tile", href: changes ? state.link(changes) : null }, el("span", {}, name), el("b", {}, text));
-  element.set = (value, link) => {
-    element.lastChild.textContent = value;
-    if (link) element.href = state.link(link);
-  };
-  return element;
+  fillHeadroom(line, signal);
 }
 
 // Of each rank the highest of its attempts, on devices of the type that is shown.
@@ -58,13 +50,14 @@ function sumOfPeaks(ranks) {
   return rows.length ? rows.reduce((sum, row) => sum + row.peak_bytes, 0) : null;
 }
 
-async function fillHeadroom(element, signal) {
+async function fillHeadroom(line, signal) {
+  const show = (text, changes) => line.children[HEADROOM].replaceWith(tile("least headroom", text, null, changes));
   try {
     const answer = await api.ask(session.of("headroom"), { device_type: groups.deviceType() }, signal);
     const least = answer.rows()[0];
-    if (!least) element.set("not sampled");
-    else element.set(`${least.rank}: ${units.bytes(least.headroom_bytes)}`, { mode: "headroom", rank: least.rank, device: least.device, attempt: least.attempt, seq: null });
+    const whose = least && { mode: "headroom", rank: least.rank, device: least.device, attempt: least.attempt, seq: null };
+    keepFocus(line, () => show(least ? `${least.rank}: ${units.bytes(least.headroom_bytes)}` : "not sampled", whose ?? { mode: "headroom" }));
   } catch (error) {
-    if (error.name !== "AbortError") element.set(units.NOTHING);
+    if (error.name !== "AbortError") show(units.NOTHING, { mode: "headroom" });
   }
 }

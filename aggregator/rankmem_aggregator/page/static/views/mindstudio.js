@@ -2,6 +2,7 @@
 // allocations and of components; static graphs.
 
 import { chooser, el } from "../dom.js";
+import { refill } from "../focus.js";
 import { curvePanel } from "../panels/curve.js";
 import { mindstudioComponentsPanel, mindstudioOperatorsPanel } from "../panels/mindstudio_tables.js";
 import { staticGraphPanel } from "../panels/static_graph.js";
@@ -17,7 +18,7 @@ export default {
     units.setStyle("mindstudio");
     const place = el("section", { class: "card", id: "mindstudio-choosers", "aria-label": "MindStudio's choosers" }, choosers());
     root.append(place);
-    const end = state.listen((changed) => changed.has("rank") && place.replaceChildren(choosers()));
+    const end = state.listen((changed) => changed.has("rank") && refill(place, choosers()));
     const parts = [curvePanel, mindstudioOperatorsPanel, mindstudioComponentsPanel, staticGraphPanel].map((make) => make(root));
     for (const part of parts) part.refresh();
     return () => {

@@ -1,6 +1,7 @@
 // Why did it die? The allocations that failed, and for one of them what there was, who held it and what came before.
 
 import { el } from "../dom.js";
+import { refill } from "../focus.js";
 import { failuresPanel, heldPanel, lastEventsPanel, ranksThenPanel } from "../panels/oom.js";
 
 export default {
@@ -14,7 +15,7 @@ export default {
     const clear = () => {
       for (const part of parts) part.destroy();
       parts = [];
-      details.replaceChildren();
+      refill(details);
     };
     const show = (failure) => {
       const key = failure ? `${failure.attempt} ${failure.rank} ${failure.device} ${failure.seq}` : "";

@@ -16,7 +16,7 @@ export default {
     const parts = [curvePanel(root, { height: 320 }), eventsPanel(root)];
     const held = el("div", { class: "columns2" });
     root.append(held);
-    parts.push(flamePanel(held), blockMapPanel(held), beyondPanel(root));
+    parts.push(flamePanel(held, { asksWhich: true }), blockMapPanel(held), beyondPanel(root));
     for (const part of parts) part.refresh();
     const unbind = bindJumps();
     return () => {

@@ -34,14 +34,9 @@ plain AS (
 ),
 -- Categories: what the summaries have, and the blocks that had not ended by then.
 place AS MATERIALIZED (
-    SELECT r.attempt, r.rank, coalesce(p.seq, -4611686018427387904) AS seq_from
-    FROM (
-        SELECT attempt, rank FROM rank_info WHERE session_id = of_session
-        UNION
-        SELECT attempt, rank FROM memory_bucket WHERE session_id = of_session
-    ) AS r
-    LEFT JOIN summary_progress AS p ON p.session_id = of_session AND p.attempt = r.attempt AND p.rank = r.rank
-    WHERE of_group = 'category' AND (of_rank IS NULL OR r.rank = of_rank) AND NOT coalesce(p.final, false)
+    SELECT attempt, rank, seq AS seq_from
+    FROM rank_summarized(of_session)
+    WHERE of_group = 'category' AND (of_rank IS NULL OR rank = of_rank) AND NOT is_final
 ),
 ending AS (
     SELECT e.attempt, e.rank, e.device, e.allocation_id, max(e.freed_seq) AS freed_seq

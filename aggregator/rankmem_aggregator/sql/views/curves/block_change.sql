@@ -21,25 +21,15 @@ place AS MATERIALIZED (
         r.attempt,
         r.rank,
         coalesce(s.offset_ns, 0) AS offset_ns,
-        CASE
-            WHEN only_recent AND of_group IN ('stream', 'component', 'phase', 'category')
-                THEN coalesce(p.seq, -4611686018427387904)
-            ELSE -4611686018427387904
-        END AS seq_from
+        CASE WHEN is_recent THEN r.seq ELSE -4611686018427387904 END AS seq_from
     FROM (
-        SELECT attempt, rank FROM rank_info WHERE session_id = of_session
-        UNION
-        SELECT attempt, rank FROM memory_bucket WHERE session_id = of_session
+        SELECT *, only_recent AND of_group IN ('stream', 'component', 'phase', 'category') AS is_recent
+        FROM rank_summarized(of_session)
     ) AS r
-    LEFT JOIN summary_progress AS p ON p.session_id = of_session AND p.attempt = r.attempt AND p.rank = r.rank
     LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = r.attempt AND s.rank = r.rank
     WHERE (of_rank IS NULL OR r.rank = of_rank)
         AND (of_attempt IS NULL OR r.attempt = of_attempt)
-        AND NOT (
-            only_recent
-            AND of_group IN ('stream', 'component', 'phase', 'category')
-            AND coalesce(p.final, false)
-        )
+        AND NOT (is_recent AND is_final)
 ),
 ending AS (
     SELECT e.attempt, e.rank, e.device, e.allocation_id, max(e.freed_seq) AS freed_seq, max(e.freed_ns) AS freed_ns

@@ -76,28 +76,34 @@ SELECT
     b.allocated_last_bytes,
     b.active_last_bytes,
     b.reserved_last_bytes
-FROM memory_bucket AS b
-LEFT JOIN level_progress AS p USING (session_id, attempt, rank)
-WHERE (of_session IS NULL OR b.session_id = of_session)
-    AND (of_width_s < 4 OR b.seq_first > coalesce(p.seq, -4611686018427387904))
-    -- Again for all ranks together: most of the file is passed over, all of it once every rank is told to its log's end.
-    -- Where nothing is told (an older file, a recording that has just begun) every row is read, whosever it is.
-    AND b.seq_first > (
-        SELECT
-            CASE
-                WHEN of_width_s < 4 OR count(*) FILTER (k.seq > -4611686018427387904) = 0 THEN -9223372036854775808
-                ELSE coalesce(min(k.seq) FILTER (NOT k.final), 9223372036854775807)
-            END
-        FROM (
-            SELECT coalesce(t.seq, -4611686018427387904) AS seq, coalesce(t.final, false) AS final
+FROM (
+    FROM memory_bucket WHERE of_width_s < 4 AND (of_session IS NULL OR session_id = of_session)
+    UNION ALL
+    SELECT b.*
+    FROM memory_bucket AS b
+    LEFT JOIN level_progress AS p USING (session_id, attempt, rank)
+    WHERE (of_session IS NULL OR b.session_id = of_session)
+        AND of_width_s >= 4
+        AND b.seq_first > coalesce(p.seq, -4611686018427387904)
+        -- Again for all ranks together: most of the file is passed over, all of it once every rank is told to its log's end.
+        -- Where nothing is told (an older file, a recording that has just begun) every row is read, whosever it is.
+        AND b.seq_first > (
+            SELECT
+                CASE
+                    WHEN count(*) FILTER (k.seq > -4611686018427387904) = 0 THEN -9223372036854775808
+                    ELSE coalesce(min(k.seq) FILTER (NOT k.final), 9223372036854775807)
+                END
             FROM (
-                SELECT session_id, attempt, rank FROM rank_info
-                UNION ALL
-                SELECT session_id, attempt, rank FROM ingest_progress
-            ) AS r
-            LEFT JOIN level_progress AS t USING (session_id, attempt, rank)
-            WHERE of_session IS NULL OR r.session_id = of_session
-        ) AS k
-    );
+                SELECT coalesce(t.seq, -4611686018427387904) AS seq, coalesce(t.final, false) AS final
+                FROM (
+                    SELECT session_id, attempt, rank FROM rank_info
+                    UNION ALL
+                    SELECT session_id, attempt, rank FROM ingest_progress
+                ) AS r
+                LEFT JOIN level_progress AS t USING (session_id, attempt, rank)
+                WHERE of_session IS NULL OR r.session_id = of_session
+            ) AS k
+        )
+) AS b;
 
 COMMENT ON MACRO TABLE memory_cell IS 'Highest, lowest and last of every device in cells of time: memory_level, and of memory_bucket what is not in it yet.';

@@ -11,7 +11,7 @@
 --   records_lost: records of the logs known to be missing, of events and of all else; NULL: their number is not known
 --   events_lost: at most so many allocator events are missing; as in rank_loss
 --   complete: true if every rank that the launcher announced came and is complete
---   highest_rank: the rank with the highest peak
+--   highest_rank: the rank with the highest peak; of several the lowest
 --   peak_requested_bytes (bytes): that peak
 --   command: the script
 --   torch_version, python_version, rankmem_version: of the trainer
@@ -31,7 +31,7 @@ WITH ranks AS (
         CASE WHEN count(*) = count(records_lost) THEN sum(records_lost)::BIGINT END AS records_lost,
         CASE WHEN count(*) = count(events_lost) THEN sum(events_lost)::BIGINT END AS events_lost,
         bool_and(complete) AS complete,
-        arg_max(rank, peak_requested_bytes) AS highest_rank,
+        arg_max(rank, (peak_requested_bytes, -rank)) FILTER (peak_requested_bytes IS NOT NULL) AS highest_rank,
         max(peak_requested_bytes) AS peak_requested_bytes,
         string_agg(DISTINCT detail, ', ' ORDER BY detail) AS detail,
         list(DISTINCT not_recorded ORDER BY not_recorded) FILTER (not_recorded IS NOT NULL) AS not_recorded

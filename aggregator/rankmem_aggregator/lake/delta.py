@@ -1,0 +1,185 @@
+"""Commits to a lake's Delta tables, each made once whatever happens in between.
+
+Stage: write. In: files that are written already; out: one commit in a table's log. A commit carries
+``txn(writer of the session, sequence)``: a second one with the same or an older sequence is not made, and
+one that is made at the same time by another process is refused by Delta (``Concurrent transaction failed``).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rankmem_aggregator.lake.files import LakeFiles, deltalake
+from rankmem_aggregator.lake.layout import PARTITION, DataFile, delta_schema
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import Table
+
+ATTEMPTS_MAX: Final = 20
+"""Of a commit: each fails only where another process has just made one to the same table."""
+ATTEMPT_WAIT_S: Final = 0.05
+"""Before the second; each further one waits longer, at random. A commit takes some 10 ms."""
+_NO_TIME: Final = 0
+"""Modification time of a file in the log: it is not needed, and a repeated import writes the same without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveFile:
+    """A file in the newest version of a Delta table's log."""
+
+    path: str
+    """Below the lake."""
+    size_bytes: int
+    num_rows: int
+    partition: tuple[str, int, int]
+    """session_id, segment, hosts."""
+
+
+class DeltaLog:
+    """A table's log; made with its first commit.
+
+    Args:
+        files: the lake.
+        table: which one.
+    """
+
+    def __init__(self, files: LakeFiles, table: Table) -> None:
+        self._place = files.place(table.name)
+        self._table = table
+        self._delta = deltalake()
+
+    def last_sequence(self, app: str) -> int:
+        """The last sequence committed under a name; 0 for none."""
+        opened = self._open()
+        return 0 if opened is None else int(opened.transaction_version(app) or 0)
+
+    def active(self, session_id: str | None = None) -> list[ActiveFile]:
+        """The files of the newest version, of one session or of all."""
+        opened = self._open()
+        if opened is None:
+            return []
+        rows = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+        found = [
+            ActiveFile(
+                path=f"{self._table.name}/{row['path']}",
+                size_bytes=row["size_bytes"],
+                num_rows=row["num_records"],
+                partition=tuple(row[f"partition.{name}"] for name in PARTITION),
+            )
+            for row in rows
+        ]
+        return [file for file in found if session_id in (None, file.partition[0])]
+
+    def commit(
+        self, added: Sequence[DataFile], removed: Sequence[ActiveFile], *, app: str, sequence: int
+    ) -> None:
+        """One commit that adds files and removes others.
+
+        Raises:
+            RankmemError: CONFLICT where another process made this or a later commit of that name.
+        """
+        from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
+
+        actions: list[Any] = [
+            AddAction(
+                path=file.path.removeprefix(f"{self._table.name}/"),
+                size=file.size_bytes,
+                partition_values={name: str(getattr(file, name)) for name in PARTITION},
+                modification_time=_NO_TIME,
+                data_change=True,
+                stats=json.dumps({"numRecords": file.num_rows}),
+            )
+            for file in added
+        ]
+        actions += [
+            RemoveAction(
+                file.path.removeprefix(f"{self._table.name}/"),
+                True,
+                time.time_ns() // 1_000_000,
+                file.size_bytes,
+                dict(zip(PARTITION, map(str, file.partition), strict=True)),
+            )
+            for file in removed
+        ]
+
+        def attempt() -> None:
+            opened = self._made()
+            if int(opened.transaction_version(app) or 0) >= sequence:
+                raise made_elsewhere(self._place)
+            opened.create_write_transaction(
+                actions,
+                "append",
+                opened.schema(),
+                partition_by=list(PARTITION),
+                commit_properties=CommitProperties(app_transactions=[Transaction(app, sequence)]),
+            )
+
+        commit_once(self._place, attempt)
+
+    def _open(self) -> Any:
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            return self._delta.DeltaTable(self._place)
+        except TableNotFoundError:
+            return None
+
+    def _made(self) -> Any:
+        """The log, with all columns that are declared."""
+        opened = self._open()
+        if opened is None:
+            return self._delta.DeltaTable.create(
+                self._place,
+                delta_schema(self._table),
+                mode="ignore",
+                partition_by=list(PARTITION),
+                name=self._table.name,
+                description=self._table.doc,
+            )
+        present = {field.name for field in opened.schema().fields}
+        wanted = self._delta.Schema.from_arrow(delta_schema(self._table)).fields
+        if lacking := [field for field in wanted if field.name not in present]:
+            opened.alter.add_columns(lacking)
+        return opened
+
+
+def commit_once(place: str, attempt: Callable[[], None]) -> None:
+    """Commits; again where commits of others came first.
+
+    Args:
+        place: of the table, for messages.
+        attempt: opens the newest version, raises CONFLICT where it has the commit already, and commits.
+
+    Raises:
+        RankmemError: CONFLICT, as ``attempt`` or after :data:`ATTEMPTS_MAX`; EXHAUSTED where it cannot be
+            written.
+    """
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    for number in range(ATTEMPTS_MAX):
+        try:
+            attempt()
+            return
+        except CommitFailedError as exc:
+            if number + 1 == ATTEMPTS_MAX:
+                raise made_elsewhere(place) from exc
+            time.sleep(random.uniform(0, ATTEMPT_WAIT_S * (number + 1)))
+        except (DeltaError, OSError) as exc:
+            raise RankmemError(
+                Code.EXHAUSTED, f"cannot write {place}: {exc}", "make room, or give access"
+            ) from exc
+
+
+def made_elsewhere(place: str) -> RankmemError:
+    """The error of a commit that another process has made."""
+    return RankmemError(
+        Code.CONFLICT,
+        f"another process writes the same to {place}",
+        "let it finish, then give the command again: what is in the lake is left as it is",
+    )

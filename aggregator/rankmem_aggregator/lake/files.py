@@ -1,0 +1,153 @@
+"""The bytes of a lake: a folder, or a prefix of an object store.
+
+Stage: below everything else of a lake. In: what a user gives as its address; out: places that Delta and
+DuckDB open, and files that are there whole or not at all. Object stores are reached through deltalake's own
+client: their settings are its environment variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...), never part
+of an address or a table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREFIX: Final = "lake:"
+"""Begins the address of a lake in a folder, where a database file could stand as well."""
+_OBJECT_STORES: Final = ("s3://",)
+INSTALL: Final = "pip install 'rankmem[lake]'"
+
+
+def is_lake_address(target: str) -> bool:
+    """Whether a target names a lake: ``lake:DIR`` or ``s3://BUCKET/PREFIX``."""
+    return target.startswith((PREFIX, *_OBJECT_STORES))
+
+
+def lake_address(text: str) -> str:
+    """The address of a lake as a target: a folder alone gets its prefix."""
+    return text if is_lake_address(text) else f"{PREFIX}{text}"
+
+
+def deltalake() -> Any:
+    """The package deltalake.
+
+    Raises:
+        RankmemError: UNSUPPORTED where it is not installed.
+    """
+    try:
+        import deltalake
+    except ImportError as exc:
+        raise RankmemError(Code.UNSUPPORTED, f"a lake needs deltalake: {exc}", INSTALL) from exc
+    return deltalake
+
+
+class LakeFiles:
+    """A lake's place. Opens nothing until it is asked.
+
+    Args:
+        address: ``lake:DIR``, ``DIR`` or ``s3://BUCKET/PREFIX``.
+
+    Raises:
+        RankmemError: INVALID for an address that cannot be a lake's.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.is_local = not address.startswith(_OBJECT_STORES)
+        if self.is_local:
+            folder = address.removeprefix(PREFIX)
+            if "://" in folder or not folder:
+                raise RankmemError(
+                    Code.INVALID, f"{address!r} is no lake's address", "give a folder, or s3://BUCKET/PREFIX"
+                )
+            self.root = str(Path(folder).absolute())
+        else:
+            self.root = address.rstrip("/")
+        if "=" in self.root:
+            # DuckDB takes name=value in a path for a column of its rows.
+            raise RankmemError(
+                Code.INVALID, f"{self.root} has an = in its path", "give the lake a place without one"
+            )
+        self._remote: pa.fs.FileSystem | None = None
+
+    def place(self, path: str) -> str:
+        """Where deltalake opens what is below the lake."""
+        return f"{self.root}/{path}"
+
+    def is_there(self) -> bool:
+        """Whether there is anything at the place."""
+        if self.is_local:
+            return os.path.isdir(self.root)
+        from pyarrow.fs import FileSelector
+
+        return bool(self.filesystem().get_file_info(FileSelector("", recursive=False)))
+
+    def filesystem(self) -> pa.fs.FileSystem:
+        """The object store below the lake's prefix, for pyarrow."""
+        if self._remote is None:
+            from pyarrow.fs import PyFileSystem
+
+            self._remote = PyFileSystem(self._handler())
+        return self._remote
+
+    def _handler(self) -> Any:
+        deltalake()
+        from deltalake.fs import DeltaStorageHandler
+
+        return DeltaStorageHandler(self.root)
+
+    def open_input(self, path: str) -> Any:
+        """A file to read, seekable.
+
+        Raises:
+            OSError: it is not there, or cannot be read.
+        """
+        if self.is_local:
+            return open(self.place(path), "rb")
+        return self.filesystem().open_input_file(path)
+
+    @contextlib.contextmanager
+    def output(self, path: str) -> Iterator[BinaryIO]:
+        """A new file to write: it appears, in place of one of its name, when the block ends well."""
+        if not self.is_local:
+            # Not through pyarrow, which would hand it buffers: it takes bytes alone (deltalake 1.6).
+            stream = self._handler()._handler.open_output_stream(path, None)
+            yield stream
+            stream.close()  # only now it is there
+            return
+        place = Path(self.place(path))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+        try:
+            with open(unfinished, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(place)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    def size_of(self, path: str) -> int | None:
+        """The size of a file, bytes; None where there is no such file. A link is none: it leads elsewhere."""
+        if self.is_local:
+            try:
+                found = os.lstat(self.place(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return found.st_size if os.path.isfile(self.place(path)) and not _is_link(found) else None
+        from pyarrow.fs import FileType
+
+        info = self.filesystem().get_file_info(path)
+        return info.size if info.type == FileType.File else None
+
+
+def _is_link(found: os.stat_result) -> bool:
+    import stat
+
+    return stat.S_ISLNK(found.st_mode)

@@ -1,0 +1,286 @@
+"""``rankmem lake import``: a database file written into a lake, once, whatever happens in between.
+
+Stage: import, in the process of the command line. In: a database file, opened as if a stranger had made it;
+out: Parquet files, a commit in the log of each table, and last one in ``lake_progress``, which makes a
+session seen. A digest of what the file knows of a session (``state``) is in the names of its files: an import
+that was killed goes on with the tables that do not have it, one that is repeated writes nothing, and one of
+a session that has grown since replaces it. Numbers of stacks become content hashes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rankmem_aggregator.lake.catalog import (
+    Catalog,
+    join_progress,
+    open_progress,
+    read_catalog,
+    replace_progress,
+)
+from rankmem_aggregator.lake.cutting import PART_ROWS, Part, cut_session, shared_part
+from rankmem_aggregator.lake.delta import ActiveFile, DeltaLog
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.layout import ALL_SESSIONS, OPENING, TABLES, DataFile, folder_of
+from rankmem_aggregator.lake.parquet import write_rows
+from rankmem_aggregator.query.local import LocalQueries
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.store import private_files
+from rankmem_aggregator.store.schema import quoted
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import SCHEMA_VERSION, Table
+
+Outcome = Literal["written", "replaced", "already there"]
+_OF_SESSIONS: Final = tuple(
+    t for t in TABLES.values() if "session_id" in t.column_names() and t is not OPENING
+)
+_SHARED: Final = tuple(t for t in TABLES.values() if "session_id" not in t.column_names())
+_OF_STATE: Final = (
+    "session", "rank_info", "device_info", "ingest_progress", "spool_start", "summary_progress",
+    "level_progress",
+)  # fmt: skip
+"""Tables whose rows change while a session is recorded: their rows are in its state, of others the number."""
+_STATE_DIGITS: Final = 16
+
+
+@dataclass(kw_only=True)
+class LakeImport:
+    """What an import did."""
+
+    sessions: dict[str, Outcome] = field(default_factory=dict)
+    rows: int = 0
+    """Written now."""
+    size_bytes: int = 0
+
+
+def import_database(
+    path: Path, address: str, *, part_rows: int = PART_ROWS, say: Callable[[str], None] = lambda text: None
+) -> LakeImport:
+    """Writes all sessions of a database file into a lake, which is made where there is none.
+
+    Args:
+        path: of the file; no aggregator may hold it.
+        address: of the lake, see :class:`LakeFiles`.
+        part_rows: events of a file, about.
+        say: called with what is being written.
+
+    Raises:
+        RankmemError: as :class:`LocalQueries`; CONFLICT for a session that the lake has from elsewhere, or
+            that another process imports now; EXHAUSTED where the lake cannot be written.
+    """
+    files = LakeFiles(address)
+    with LocalQueries(path) as queries:
+        private_files.hold(Path(files.root))
+        try:
+            return _Importer(queries, files, part_rows, say).run()
+        except OSError as exc:
+            raise RankmemError(
+                Code.EXHAUSTED, f"cannot write {files.root}: {exc}", "make room, or give access"
+            ) from exc
+        finally:
+            private_files.release()
+
+
+class _Importer:
+    def __init__(
+        self, queries: Queries, files: LakeFiles, part_rows: int, say: Callable[[str], None]
+    ) -> None:
+        self._queries, self._files, self._part_rows, self._say = queries, files, part_rows, say
+        self._writer = f"import:{_database_id(queries)}"
+        self._stacks = _StackHashes(queries)
+        self._done = LakeImport()
+
+    def run(self) -> LakeImport:
+        catalog = Catalog(-1, ()) if open_progress(self._files) is None else read_catalog(self._files)
+        counts = {table.name: _counts(self._queries, table) for table in _OF_SESSIONS}
+        sessions = sorted({session for of_table in counts.values() for session in of_table})
+        self._import_shared(catalog)
+        for session_id in sessions:
+            folder_of(session_id, 0, 0)
+            of_session = {name: by_session.get(session_id, 0) for name, by_session in counts.items()}
+            self._done.sessions[session_id] = self._import_session(catalog, session_id, of_session)
+        join_progress(self._files)
+        return self._done
+
+    def _import_shared(self, catalog: Catalog) -> None:
+        state = _digest([[t.name, _all_rows_digest(self._queries, t)] for t in _SHARED])
+        parts = {table.name: [shared_part(table)] for table in _SHARED}
+        self._bring(catalog, ALL_SESSIONS, state, lambda: parts)
+
+    def _import_session(self, catalog: Catalog, session_id: str, counts: dict[str, int]) -> Outcome:
+        present = catalog.of_session(session_id)
+        if strangers := sorted({file.writer for file in present} - {self._writer}):
+            raise RankmemError(
+                Code.CONFLICT,
+                f"the lake {self._files.root} has session {session_id} from {strangers[0]}",
+                "import the file into another lake",
+            )
+        rows = {name: _rows_of(self._queries, name, session_id) for name in _OF_STATE}
+        state = _digest([counts, rows])
+
+        def parts() -> dict[str, list[Part]]:
+            cut = cut_session(self._queries, session_id, counts["memory_event"], self._part_rows)
+            found = {t.name: list(cut.parts(t, counts[t.name])) for t in _OF_SESSIONS if counts[t.name]}
+            return {**found, OPENING.name: [cut.opening()]}
+
+        return self._bring(catalog, session_id, state, parts)
+
+    def _bring(
+        self, catalog: Catalog, session_id: str, state: str, parts: Callable[[], dict[str, list[Part]]]
+    ) -> Outcome:
+        """Makes the lake have these rows of a session in this state."""
+        present = [file for file in catalog.of_session(session_id) if file.writer == self._writer]
+        if present and all(file.state == state for file in present):
+            return "already there"
+        app = f"{self._writer}/{session_id}"
+        logs = {name: DeltaLog(self._files, table) for name, table in TABLES.items()}
+        active = {name: self._of_this(log.active(session_id)) for name, log in logs.items()}
+        sequence = 1 + max((file.sequence for file in present), default=0)
+        last = {name: log.last_sequence(app) for name, log in logs.items()}
+        unfinished = [name for name, number in last.items() if number >= sequence]
+        if not all(_is_of(state, file) for name in unfinished for file in active[name]):
+            sequence = 1 + max(last.values())  # one of another state that was not finished
+        found: list[DataFile] = []
+        to_write = parts()
+        for name, log in logs.items():
+            wanted = to_write.get(name, [])
+            if last[name] == sequence:
+                found += [
+                    _committed(file, wanted, name, self._writer, sequence, state) for file in active[name]
+                ]
+                continue
+            new = [file for part in wanted if (file := self._write(TABLES[name], part, sequence, state))]
+            if new or active[name]:
+                log.commit(new, active[name], app=app, sequence=sequence)
+            found += new
+        replace_progress(self._files, session_id, self._writer, found, app=app, sequence=sequence)
+        return "replaced" if present else "written"
+
+    def _of_this(self, active: list[ActiveFile]) -> list[ActiveFile]:
+        """Of files that belong to no session those of this database alone."""
+        mark = _mark(self._writer)
+        return [file for file in active if f"-{mark}-" in file.path]
+
+    def _write(self, table: Table, part: Part, sequence: int, state: str) -> DataFile | None:
+        self._say(
+            f"writing {table.name} of {part.session_id}"
+            if part.session_id != ALL_SESSIONS
+            else f"writing {table.name}"
+        )
+        name = f"{sequence:09d}-{_mark(self._writer)}-{state}.parquet"
+        path = f"{table.name}/{folder_of(part.session_id, part.segment, part.hosts)}/{name}"
+        batches = self._queries.stream(part.statement, part.parameters)
+        rows, size = write_rows(self._files, path, table, self._stacks.hashed(table, batches))
+        if not rows:
+            return None
+        self._done.rows += rows
+        self._done.size_bytes += size
+        return _data_file(part, table.name, path, size, rows, self._writer, sequence, state)
+
+
+class _StackHashes:
+    """The content hash of each number of a stack; a number without one is a hash already."""
+
+    def __init__(self, queries: Queries) -> None:
+        pairs = queries.sql("SELECT stack_id, stack_hash FROM stack_hash ORDER BY stack_id")
+        self._numbers = pairs["stack_id"].to_numpy().astype(np.int64)
+        self._hashes = pairs["stack_hash"].to_numpy()
+
+    def hashed(self, table: Table, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches with hashes in each column that names a stack."""
+        columns = [name for name in table.column_names() if name.endswith("stack_id")]
+        for batch in batches:
+            for column in columns if self._numbers.size else ():
+                place = batch.schema.get_field_index(column)
+                batch = batch.set_column(place, column, self._hashed(batch.column(place)))
+            yield batch
+
+    def _hashed(self, column: pa.Array) -> pa.Array:
+        values: npt.NDArray[np.int64] = column.fill_null(0).to_numpy(zero_copy_only=False)
+        places = np.minimum(np.searchsorted(self._numbers, values), self._numbers.size - 1)
+        known = self._numbers[places] == values
+        hashes = np.where(known, self._hashes[places], values)
+        return pa.array(hashes, mask=column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _data_file(
+    part: Part, table: str, path: str, size: int, rows: int, writer: str, sequence: int, state: str
+) -> DataFile:
+    return DataFile(
+        table_name=table,
+        session_id=part.session_id,
+        segment=part.segment,
+        hosts=part.hosts,
+        path=path,
+        size_bytes=size,
+        num_rows=rows,
+        from_ns=part.from_ns,
+        until_ns=part.until_ns,
+        host_uids=part.host_uids,
+        writer=writer,
+        sequence=sequence,
+        state=state,
+        schema_version=SCHEMA_VERSION,
+    )
+
+
+def _committed(
+    file: ActiveFile, parts: list[Part], table: str, writer: str, sequence: int, state: str
+) -> DataFile:
+    """A file that an import which did not finish has committed."""
+    part = next(p for p in parts if (p.session_id, p.segment, p.hosts) == file.partition)
+    return _data_file(part, table, file.path, file.size_bytes, file.num_rows, writer, sequence, state)
+
+
+def _is_of(state: str, file: ActiveFile) -> bool:
+    return file.path.endswith(f"-{state}.parquet")
+
+
+def _mark(writer: str) -> str:
+    """What the names of a writer's files have of it."""
+    return _digest(writer)
+
+
+def _database_id(queries: Queries) -> str:
+    ((found,),) = [
+        tuple(row.values())
+        for row in queries.sql("SELECT max(database_id) AS id FROM rankmem_meta").to_pylist()
+    ]
+    # Part of predicates and of names: the file may come from a stranger.
+    return found if found and re.fullmatch(r"[0-9a-f]{1,32}", found) else _digest(found)
+
+
+def _counts(queries: Queries, table: Table) -> dict[str, int]:
+    rows = queries.sql(
+        f"SELECT session_id, count(*) AS rows FROM {quoted(table.name)} GROUP BY ALL ORDER BY ALL"
+    )
+    return dict(zip(rows["session_id"].to_pylist(), rows["rows"].to_pylist(), strict=True))
+
+
+def _rows_of(queries: Queries, name: str, session_id: str) -> list[dict[str, Any]]:
+    statement = f"SELECT * FROM {quoted(name)} WHERE session_id = $session ORDER BY ALL"
+    rows: list[dict[str, Any]] = queries.sql(statement, {"session": session_id}).to_pylist()
+    return rows
+
+
+def _all_rows_digest(queries: Queries, table: Table) -> list[Any]:
+    statement = (
+        f"SELECT count(*) AS rows, sum(hash(t)::HUGEINT)::VARCHAR AS digest FROM {quoted(table.name)} AS t"
+    )
+    rows: list[Any] = queries.sql(statement).to_pylist()
+    return rows
+
+
+def _digest(value: object) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:_STATE_DIGITS]

@@ -1,0 +1,181 @@
+"""DuckDB's instance in which a lake is read: the views of ``sql/`` over its Parquet files.
+
+Stage: open, in the reader's process. In: a lake's place and the files that count; out: cursors. The lake may
+come from a stranger: the instance opens the files of ``lake_progress`` and no others, and columns are read in
+their declared types or not at all. Sizes are compared before a table is read, so a file that is missing, torn
+or replaced fails the question, and names itself.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any, Final
+
+import duckdb
+
+from rankmem_aggregator.lake.catalog import Catalog
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.layout import LEFT_OUT, DataFile
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.instance import ISOLATED, Settings
+from rankmem_aggregator.store.reading_instance import MINDSTUDIO, ConfinedInstance, needed_names
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import SCHEMA_VERSION, Table
+
+_HIVE: Final = "hive_types = {'session_id': VARCHAR, 'segment': BIGINT, 'hosts': INTEGER}"
+"""Folders give the partition: a filter on session_id then opens no file of another session."""
+_EMPTY: Final = "without_rows"
+"""Schema of the tables that no file has rows of."""
+_REMOTE_SCHEME: Final = "rankmemlake"
+"""Under it DuckDB opens the files of an object store, through deltalake's client."""
+
+
+class LakeInstance(ConfinedInstance):
+    """An open lake, at one version.
+
+    Args:
+        files: the lake.
+        catalog: the files that count.
+    """
+
+    def __init__(self, files: LakeFiles, catalog: Catalog) -> None:
+        spill = os.path.join(tempfile.gettempdir(), f"rankmem-lake-{os.getpid()}.tmp")
+        settings: Settings = {"temp_directory": spill, **ISOLATED}
+        super().__init__(duckdb.connect(":memory:", config=settings))
+        self._files, self._catalog = files, catalog
+        self._checked: set[str] = set()
+        self._remote: Any = None
+        try:
+            if not files.is_local:
+                from rankmem_aggregator.lake.remote_files import RemoteFiles  # it needs fsspec
+
+                sizes = {file.path: file.size_bytes for file in catalog.files}
+                self._remote = RemoteFiles(_REMOTE_SCHEME, files.filesystem(), sizes)
+                self._connection.register_filesystem(self._remote)
+            paths = ", ".join(schema.literal(self._place(file)) for file in catalog.files)
+            self._connection.execute(f"SET allowed_paths = [{paths}]")
+            self._confine()
+            self._connection.execute(f"CREATE SCHEMA {MINDSTUDIO}")
+            self._connection.execute(f"CREATE SCHEMA {_EMPTY}")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def check_files(self, text: str) -> None:
+        """Compares the files that a statement reads with what they should be, once each.
+
+        Raises:
+            RankmemError: INVALID for one that is missing, torn or another's.
+        """
+        if not self._files.is_local:
+            return  # each is compared when DuckDB opens it
+        for name in needed_names(text) - self._checked:
+            for file in self._catalog.of_table(name):
+                self._check(file)
+            self._checked.add(name)
+
+    def fault(self) -> RankmemError | None:
+        """The error of a file in an object store that DuckDB could not read as it should be."""
+        if self._remote is None or self._remote.fault is None:
+            return None
+        (path, size), self._remote.fault = self._remote.fault, None
+        (file,) = [file for file in self._catalog.files if file.path == path]
+        return self._unusable(file, size)
+
+    def _check(self, file: DataFile) -> None:
+        size = self._files.size_of(file.path)
+        if size != file.size_bytes:
+            raise self._unusable(file, size)
+
+    def _unusable(self, file: DataFile, size: int | None) -> RankmemError:
+        place = self._files.place(file.path)
+        what = f"has {size} bytes, not {file.size_bytes}: it is torn, or another"
+        return RankmemError(
+            Code.INVALID,
+            f"the lake's file {place} {'is missing' if size is None else what}",
+            "rankmem lake check lists all such files; restore them",
+        )
+
+    def _table_statements(self, table: Table) -> list[str]:
+        name = schema.quoted(table.name)
+        if table.name == schema.META.name:
+            # As a file of this version: a copy is one.
+            return [
+                f"CREATE VIEW {name} AS SELECT {SCHEMA_VERSION}::INTEGER AS schema_version, "
+                "'lake' AS database_id, 0::BIGINT AS created_ns"
+            ]
+        if self._catalog.of_table(table.name):
+            return [f"CREATE VIEW {name} AS {self.rows_of(table)}"]
+        # A table without rows: DuckDB 2.0 fails at some views over columns that are constants.
+        columns = ", ".join(f"{schema.quoted(c)} {_type(table, c)}" for c in table.column_names())
+        return [
+            f"CREATE TABLE {_EMPTY}.{name} ({columns})",
+            f"CREATE VIEW {name} AS SELECT * FROM {_EMPTY}.{name}",
+        ]
+
+    def rows_of(self, table: Table) -> str:
+        """The statement that reads a table of the lake: its declared columns."""
+        files = self._catalog.of_table(table.name)
+        if not files:
+            columns = ", ".join(f"{_null(table, c)} AS {schema.quoted(c)}" for c in table.column_names())
+            return f"SELECT {columns} FROM range(0)"
+        present = self._present_columns(table, files)
+        columns = ", ".join(
+            f"CAST({schema.quoted(c) if c in present else 'NULL'} AS {_type(table, c)}) AS {schema.quoted(c)}"
+            for c in table.column_names()
+        )
+        options = ["hive_partitioning = true", _HIVE]
+        if len({file.schema_version for file in files}) > 1:
+            options.append("union_by_name = true")
+        is_shared = "session_id" not in table.column_names()
+        merged = (len(files) > 1 and is_shared) or _has_later_files(files)
+        if merged and table.key:
+            options.append("filename = true")
+        paths = ", ".join(schema.literal(self._place(file)) for file in files)
+        rows = f"FROM read_parquet([{paths}], {', '.join(options)})"
+        if merged and table.key:  # a row replaces the one with the same key: names begin with the sequence
+            key = ", ".join(map(schema.quoted, table.key))
+            latest = f"row_number() OVER (PARTITION BY {key} ORDER BY parse_filename(filename) DESC) = 1"
+            return f"SELECT {columns} {rows} QUALIFY {latest}"
+        # Of what belongs to no session, several writers have the same rows.
+        return f"SELECT {'DISTINCT ' if merged and is_shared else ''}{columns} {rows}"
+
+    def _present_columns(self, table: Table, files: Sequence[DataFile]) -> frozenset[str]:
+        """The declared columns that any of the files has."""
+        if all(file.schema_version == SCHEMA_VERSION for file in files):
+            return frozenset(table.column_names())
+        import pyarrow.parquet as pq
+
+        found: set[str] = set()
+        for file in {file.schema_version: file for file in files}.values():
+            with self._files.open_input(file.path) as opened:
+                found |= set(pq.read_schema(opened).names)
+        return frozenset(found)
+
+    def _present(self) -> dict[str, set[str]]:
+        return {
+            table.name: set(table.column_names())
+            for table in schema.ALL_TABLES.values()
+            if table.name not in LEFT_OUT or table.name == schema.META.name
+        }
+
+    def _place(self, file: DataFile) -> str:
+        if not self._files.is_local:
+            return f"{_REMOTE_SCHEME}://{file.path}"
+        return self._files.place(file.path)
+
+
+def _has_later_files(files: Sequence[DataFile]) -> bool:
+    """Whether a part of a session has several files, of which later ones replace rows of earlier ones."""
+    parts = [(file.session_id, file.hosts) for file in files]
+    return len(set(parts)) < len(parts)
+
+
+def _type(table: Table, column: str) -> str:
+    return schema.duckdb_type(next(c.type for c in table.columns if c.name == column))
+
+
+def _null(table: Table, column: str) -> str:
+    return f"CAST(NULL AS {_type(table, column)})"
