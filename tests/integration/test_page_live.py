@@ -15,8 +15,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from constructed import SESSION, RankLog, empty_database, store_logs
+from constructed import SESSION, RankLog, empty_database
+from page_growing import Growing
 from page_server import PageClient, served_page
+from rankmem_aggregator.page import live
 from rankmem_aggregator.query.local import LocalQueries
 
 SECOND = 1_000_000_000
@@ -81,37 +83,6 @@ def log_until(seconds: int, *, ooms: int = 0, ended: bool = False) -> RankLog:
     return log
 
 
-class Growing:
-    """A database whose rows grow behind the page: statements are answered from the newest of its files."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._folder = folder
-        self.texts: list[str] = []
-        self.path = folder / "0.duckdb"
-        self._newest: LocalQueries | None = None
-        self._number = 0
-        self._lock = threading.Lock()
-        asked = LocalQueries.sql
-
-        def sql(queries: LocalQueries, text: str, parameters: Any = None) -> Any:
-            with self._lock:
-                self.texts.append(text)
-                return asked(self._newest or queries, text, parameters)
-
-        self._patch = lambda: monkeypatch.setattr(LocalQueries, "sql", sql)
-
-    def store(self, log: RankLog) -> None:
-        """From now on the session is this."""
-        path = self._folder / f"{self._number}.duckdb"
-        with empty_database(str(path)) as connection:
-            store_logs(connection, [log])
-        if self._number == 0:
-            self._patch()
-        else:
-            self._newest = LocalQueries(path)
-        self._number += 1
-
-
 @pytest.fixture
 def growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Growing:
     return Growing(tmp_path, monkeypatch)
@@ -159,6 +130,32 @@ def test_a_stream_that_was_lost_is_told_what_failed_meanwhile(client: PageClient
     nonsense.wait_for("progress")
     for each in (again, new, nonsense):
         each.close()
+
+
+def test_a_failure_that_was_told_is_not_told_again_to_who_comes_back(
+    client: PageClient, growing: Growing
+) -> None:
+    growing.store(log_until(6, ooms=2))
+    watching = Watching(client)
+    seen = watching.wait_for("progress")["watermark"]
+    watching.close()
+    again = Watching(client, last_id=seen)
+    again.wait_for("progress")
+    assert "oom" not in again.names()
+    again.close()
+
+
+def test_the_time_from_which_on_something_is_new_is_told(client: PageClient, growing: Growing) -> None:
+    """No earlier than the newest event that was known, less what threads may be out of order."""
+    watching = Watching(client)
+    assert watching.wait_for("progress")["changed_ns"] is None, "all of it is new to who comes"
+    growing.store(log_until(8))
+    ends_s = time.monotonic() + 20
+    while watching.wait_for("progress")["events"] < 8:
+        assert time.monotonic() < ends_s
+        time.sleep(0.02)
+    assert watching.wait_for("progress")["changed_ns"] == 4 * SECOND - live.UNORDERED_NS
+    watching.close()
 
 
 def test_fifty_streams_ask_once_a_second(client: PageClient, growing: Growing) -> None:

@@ -3,8 +3,9 @@
 Stage: page, in uvicorn's event loop. However many streams a session has, it is asked once a second. Messages:
 
 - ``progress``, once a second: watermark, until_ns (ns since the session's start; the newest stored event),
-  events, ranks, running, ended, ooms, lag_ns (how old the newest event is). Its id is the watermark: a page
-  asks again for what it shows when that has moved, so a stream that was lost loses nothing.
+  events, ranks, running, ended, ooms, lag_ns (how old the newest event is), changed_ns (what was stored since
+  the message before is of this time or later; NULL: it may be of any). Its id is the watermark: a page asks
+  again for what it shows when that has moved, so a stream that was lost loses nothing.
 - ``rank``: a rank came or ended: attempt, rank, state. ``oom``: an allocation failed: attempt, rank, device,
   seq, time_ns, size_bytes; after a lost stream also those since its last message.
 - ``end``: every rank has ended. The stream stays, more slowly: the job may be started again.
@@ -45,6 +46,8 @@ RANKS_TOLD_MAX: Final = 64
 """Of one look: a page asks for all of them anyway."""
 RETRY_MS: Final = 1000
 """After which a browser opens a lost stream again."""
+UNORDERED_NS: Final = 1_000_000_000
+"""Threads write into a rank's log at once: an event may be so much older than one before it, by far."""
 Message = tuple[str, dict[str, Any]]
 _Unread = asyncio.Queue[bytes | None]
 
@@ -116,6 +119,9 @@ class _Look:
         self._row: dict[str, Any] = {}
         self._asked_s = 0.0
         self._ranks: dict[tuple[int, int], str] | None = None
+        self._untils: dict[tuple[int, int], int | None] = {}
+        """The newest stored event of each rank."""
+        self._changed_ns: int | None = None
         self._ooms: list[dict[str, Any]] = []
         """The latest, the oldest first."""
         self._progress: Message | None = None
@@ -184,9 +190,10 @@ class _Look:
             key = ("live", self._session_id, state.watermark)
             asked_s = time.monotonic()
             self._row, ranks, ooms = await self._answering.computed(key, ask)
-            self._watermark, self._asked_s = state.watermark, asked_s
+            self._changed_ns = self._changed_since(ranks, moved_from=self._watermark, to=state.watermark)
             messages += self._rank_changes(ranks)
             messages += self._oom_changes(ooms, state)
+            self._watermark, self._asked_s = state.watermark, asked_s
         self._progress = ("progress", self._progress_of(state))
         messages.append(self._progress)
         if state.ended and not self._ended:
@@ -195,7 +202,9 @@ class _Look:
         return messages
 
     def _progress_of(self, state: PageSession) -> dict[str, Any]:
-        row, until_ns = self._row, self._row["until_ns"]
+        row = self._row
+        until_ns = max((each for each in self._untils.values() if each is not None), default=row["stored_ns"])
+        changed_ns = self._changed_ns
         since_ns = int((time.monotonic() - self._asked_s) * 1e9)
         return {
             "watermark": state.watermark,
@@ -206,7 +215,19 @@ class _Look:
             "ended": state.ended,
             "ooms": row["num_ooms"],
             "lag_ns": None if until_ns is None else max(0, row["now_ns"] - until_ns) + since_ns,
+            "changed_ns": None if changed_ns is None else changed_ns - state.origin_ns,
         }
+
+    def _changed_since(self, ranks: list[dict[str, Any]], *, moved_from: str, to: str) -> int | None:
+        """The earliest that what is stored since the last look can be of: the newest event known then of a
+        rank that has newer ones now. None where times themselves moved, or a rank is new or was silent."""
+        before, self._untils = self._untils, {(row["attempt"], row["rank"]): row["until_ns"] for row in ranks}
+        if before.keys() != self._untils.keys() or _offsets_in(moved_from) != _offsets_in(to):
+            return None
+        moved = [before[who] for who, until_ns in self._untils.items() if until_ns != before[who]]
+        if not moved or None in moved:
+            return None
+        return min(each for each in moved if each is not None) - UNORDERED_NS
 
     def _rank_changes(self, rows: list[dict[str, Any]]) -> list[Message]:
         known, self._ranks = self._ranks, {(row["attempt"], row["rank"]): row["state"] for row in rows}
@@ -265,9 +286,15 @@ def _identity(row: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _ooms_in(watermark: str, otherwise: int) -> int:
-    """The failed allocations that a watermark counts: its last part."""
-    last = watermark.rpartition("-")[2]
-    return int(last) if last.isascii() and last.isdigit() and len(last) < 10 else otherwise
+    """The failed allocations that a watermark of ``session_state.sql`` counts."""
+    parts = watermark.split("-", 9)
+    count = parts[7] if len(parts) == 10 else ""
+    return int(count) if count.isascii() and count.isdigit() and len(count) < 10 else otherwise
+
+
+def _offsets_in(watermark: str) -> str:
+    """The clocks' offsets that it was made with: its last part."""
+    return watermark.split("-", 9)[-1]
 
 
 def _end(unread: _Unread) -> None:

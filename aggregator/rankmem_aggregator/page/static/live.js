@@ -21,6 +21,7 @@ const TICK_MS = 500;
 let source = null;
 let of = null;
 let told = null; // the last progress, and when it came
+let newNs = -Infinity; // since the panels asked, nothing earlier than this was stored
 let trouble = null; // why there is no stream, or no answer behind it
 let following = true;
 let refreshing = false;
@@ -57,6 +58,7 @@ export function status() {
 function connect() {
   source?.close();
   source = null;
+  newNs = -Infinity;
   if (of === null || document.hidden) return;
   source = new EventSource(`api/v1/s/${encodeURIComponent(of)}/live`);
   source.addEventListener("progress", (event) => progressed(JSON.parse(event.data)));
@@ -88,6 +90,8 @@ function lost({ message, hint }) {
 function progressed(progress) {
   const was = trouble;
   trouble = null;
+  if (!told || was) newNs = -Infinity;
+  else if (told.progress.watermark !== progress.watermark) newNs = Math.min(newNs, progress.changed_ns ?? -Infinity);
   told = { progress, at: performance.now() };
   if (was) for (const panel of panels.allPanels()) if (!panel.message.hidden) panel.refresh();
   draw();
@@ -108,11 +112,14 @@ async function follow() {
   document.body.dataset.following = "true";
   const began = performance.now();
   try {
+    const since = newNs;
+    newNs = Infinity;
     await session.load();
     const slid = slide();
     const rest = panels.allPanels().filter((panel) => !slid || !(panel.reads.has("from") || panel.reads.has("to")));
-    await Promise.all(rest.map((panel) => panel.refresh()));
+    await Promise.all(rest.map((panel) => panel.follow(since)));
   } catch (error) {
+    newNs = -Infinity;
     if (error.name !== "AbortError") lost(error);
   } finally {
     refreshing = false;

@@ -4,7 +4,9 @@
 import * as api from "./api.js";
 import { announce, button, copyText, el } from "./dom.js";
 import { keepFocus, refill } from "./focus.js";
+import { basis, lasts } from "./lasting.js";
 import * as save from "./save.js";
+import * as session from "./session.js";
 import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
 import * as units from "./units.js";
@@ -88,6 +90,7 @@ export class Panel {
     const waiting = (this.waiting = new AbortController());
     const misread = new Map();
     const asked = (this.asked = state.collecting(misread, () => this.asks()));
+    this.basis = basisNow();
     this.tellMisread(misread);
     if (asked === null || typeof asked === "string") {
       this.element.removeAttribute("aria-busy");
@@ -122,6 +125,13 @@ export class Panel {
     } finally {
       if (this.waiting === waiting && !this.later) this.element.removeAttribute("aria-busy");
     }
+  }
+
+  // Asks again for a running session, unless nothing that is new can be in what it shows: see lasting.js.
+  async follow(newNs) {
+    const isShown = this.drawn !== null && this.message.hidden;
+    if (isShown && lasts(this.asked, this.basis, this.asks(), basisNow(), newNs)) return;
+    await this.refresh();
   }
 
   // A text in place of the panel's body.
@@ -206,6 +216,10 @@ export class Panel {
     panels.delete(this.id);
     this.element.remove();
   }
+}
+
+function basisNow() {
+  return basis(session.job(), session.job() ? session.chosen() : null);
 }
 
 // What a view has of a panel with plots: what refreshes them, and takes them down.

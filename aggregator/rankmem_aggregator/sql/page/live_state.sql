@@ -3,8 +3,7 @@
 --   session (text): session id
 -- Columns:
 --   now_ns (ns, the aggregator's clock, which is the common one): the moment of this answer
---   until_ns (ns, common clock): the newest event that is stored; the newest batch where hosts' clocks are unknown;
---     NULL where nothing is
+--   stored_ns (ns, the aggregator's clock): the newest batch; NULL where nothing is stored
 --   events: allocator events, as the ranks have reported
 --   num_ranks, num_running: ranks that came, and those that have not ended
 --   num_ooms: failed allocations
@@ -12,14 +11,6 @@ WITH stored AS (
     SELECT max(updated_ns) AS stored_ns
     FROM ingest_progress
     WHERE session_id = $session
-),
--- Ten minutes, so that the blocks of the table that are older are not read.
-newest AS (
-    SELECT max(b.last_ns + coalesce(s.offset_ns, 0)) AS last_ns
-    FROM memory_bucket AS b
-    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-    WHERE b.session_id = $session
-        AND b.last_ns >= coalesce((SELECT stored_ns - 600000000000 FROM stored), b.last_ns)
 ),
 ranks AS (
     SELECT sum(events)::BIGINT AS events, count(*) AS num_ranks
@@ -38,13 +29,12 @@ failed AS (
 )
 SELECT
     epoch_ns(now()) AS now_ns,
-    coalesce(n.last_ns, d.stored_ns) AS until_ns,
+    d.stored_ns,
     coalesce(r.events, 0) AS events,
     r.num_ranks,
     g.num_running,
     o.num_ooms
 FROM stored AS d
-CROSS JOIN newest AS n
 CROSS JOIN ranks AS r
 CROSS JOIN running AS g
 CROSS JOIN failed AS o

@@ -1,0 +1,91 @@
+"""What a page asks for again while it follows a running session: only what can have changed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from constructed import RankLog
+from page_browser import OpenPage
+from page_growing import Growing
+from page_server import served_page
+
+SECOND = 1_000_000_000
+
+
+RANGES = """async () => {
+    const { lasts } = await import("./lasting.js");
+    const same = { peak: 7, missing: "[]" };
+    const asked = (route, to) => [[`s/x/${route}`, { rank: 0, from: 0, to }]];
+    const again = (now, newNs, after = same) => lasts(asked("curve", 50), same, now, after, newNs);
+    return [
+        again(asked("curve", 50), 51),
+        again(asked("curve", 50), 50),
+        again(asked("curve", 50), -Infinity),
+        again(asked("curve", 49), 51),
+        again(asked("curve", 50), 51, { peak: 7, missing: "[1]" }),
+        lasts(asked("blocks", 50), same, asked("blocks", 50), same, 51),
+    ];
+}"""
+"""A range that ends before all that is new; one that does not; where that is not known; another range; where
+more is missing than before; and blocks, whose frees may be told later."""
+
+
+def log_until(seconds: int) -> RankLog:
+    """A rank that stood highest in its third second, and goes on."""
+    log = RankLog(ended=None)
+    log.alloc("most", 1 << 30, at=2 * SECOND)
+    log.free("most", at=3 * SECOND)
+    for second in range(4, seconds):
+        log.alloc(f"b{second}", 1 << 20, at=second * SECOND)
+    return log
+
+
+def asked(page: OpenPage) -> list[str]:
+    """The routes of the session that were asked for, without those of the stream."""
+    paths = [address.partition("?")[0].rpartition("/")[2] for address in page.requests if "/s/" in address]
+    return [path for path in paths if path != "live"]
+
+
+def test_what_was_alive_after_an_event_is_not_asked_for_again(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(tmp_path, monkeypatch)
+    growing.store(log_until(20))
+    with served_page(growing.path) as client:
+        context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+        page = OpenPage(context.new_page(), client)
+        page.open(view="job")
+        assert {"flame", "curve", "heat", "blocks"} <= set(asked(page))
+        page.until("rankmem.live().told && rankmem.live().following")
+        _grow(page, growing, 25)
+        assert {"job", "curve", "heat", "blocks"} <= set(asked(page)), "it follows"
+        assert "flame" not in asked(page), "the rank's peak is the same event"
+        page.change(seq=5)
+        _grow(page, growing, 30)
+        assert "flame" not in asked(page), "nor does an event that was chosen change"
+        page.change(seq=None)
+        higher = log_until(35)
+        higher.alloc("more", 2 << 30, at=36 * SECOND)
+        _grow(page, growing, 37, higher)
+        assert "flame" in asked(page), "there is a higher peak"
+        assert page.drawn("flame")["facts"]["bytes"] > 2 << 30
+        assert page.tab.evaluate(RANGES) == [True, False, False, False, False, False]
+        page.check()
+        context.close()
+
+
+def _grow(page: OpenPage, growing: Growing, seconds: int, log: RankLog | None = None) -> None:
+    """Stores more, and waits until the page shows it."""
+    page.settle()
+    page.requests.clear()
+    growing.store(log or log_until(seconds))
+    ends_s = time.monotonic() + 60
+    while page.tab.evaluate("() => rankmem.job().last") < (seconds - 1) * SECOND:
+        assert time.monotonic() < ends_s, f"never shown: {page.faults}"
+        page.tab.wait_for_timeout(50)
+    page.until("!rankmem.live().refreshing")
+    page.settle()
