@@ -38,9 +38,9 @@ class Counting:
         self.asked[text.splitlines()[0]] += 1
         return self._queries.sql(text, parameters)
 
-    def incompleteness(self, session: str) -> pa.Table:
-        self.asked["incompleteness"] += 1
-        return self._queries.incompleteness(session)
+    def with_missing(self, answer: pa.Table, full_id: str) -> pa.Table:
+        self.asked["missing"] += 1
+        return self._queries.with_missing(answer, full_id)
 
 
 def long_log(rank: int) -> RankLog:

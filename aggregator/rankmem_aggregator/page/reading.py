@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from rankmem_aggregator.page.as_sql import as_sql
 from rankmem_aggregator.page.shared_rows import SharedRows
-from rankmem_aggregator.query.missing import with_missing
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId, Value
 from rankmem_aggregator.sql import page_text
@@ -143,14 +142,20 @@ class Reading:
             "sql": ";\n\n".join(self._shown),
             **facts,
         }
-        marked = with_missing(rows, self._missing().to_pylist())
-        metadata = {**(marked.schema.metadata or {}), FACTS_KEY: json.dumps(told).encode()}
-        return marked.replace_schema_metadata(metadata)
+        missing = self._missing().schema.metadata
+        metadata = {**(rows.schema.metadata or {}), **missing, FACTS_KEY: json.dumps(told).encode()}
+        return rows.replace_schema_metadata(metadata)
 
     def _missing(self) -> pa.Table:
-        return _kept.get(
-            (*self._state(), "missing"), lambda: self.queries.incompleteness(self.session.session_id)
-        )
+        """A table without columns whose metadata says what is missing: of a session that ended found once."""
+        session = self.session
+
+        def find() -> pa.Table:
+            return self.queries.with_missing(pa.table({}), session.session_id)
+
+        if not session.ended:
+            return find()
+        return _kept.get((*self._state(), "missing"), find)
 
     def _state(self) -> tuple[str, str, str]:
         return self.queries.target, self.session.session_id, self.session.watermark

@@ -161,6 +161,7 @@ class TimelineReader:
             figure=figure,
             stacked=True,
             exact=exact and not by_second,
+            by_second=by_second,
         )
         return Timeline(rows=thinning.joined(found), facts=facts)
 

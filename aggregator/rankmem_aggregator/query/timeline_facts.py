@@ -42,6 +42,8 @@ class TimelineFacts:
     num_ranks: int | None = None
     """Like num_hosts for sums over ranks only."""
     num_hosts: int | None = None
+    by_second: bool | None = None
+    """The same: each rank stands at its highest of every second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

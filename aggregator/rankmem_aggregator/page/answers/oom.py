@@ -52,8 +52,7 @@ def oom(reading: Reading, asked: NoParameters) -> pa.Table:
     Columns: those of ``Queries.oom`` but time_utc; stream and stack_id are texts; and allocator, settings (of
     the device), enough (a list: see :func:`sufficient`).
     """
-    rows = reading.queries.oom(reading.session.session_id)
-    reading.shown_as(as_sql(query_text("oom"), {"session": reading.session.session_id, "rank": None}))
+    rows = reading.show("failures", **reading.ask("failed_ranks").to_pylist()[0])
     devices = {
         (row["attempt"], row["rank"], row["device"]): row
         for row in reading.ask("device_settings").to_pylist()
@@ -89,9 +88,8 @@ def oom_held(reading: Reading, asked: FailureAsked) -> pa.Table:
 
 def oom_ranks(reading: Reading, asked: FailureAsked) -> pa.Table:
     """What every rank held at the instant of a failure. Columns: those of ``Queries.held_at``."""
-    failures = reading.queries.oom(reading.session.session_id, rank=asked.rank).to_pylist()
-    place = (asked.attempt, asked.device, asked.seq)
-    at_ns = [row["time_ns"] for row in failures if (row["attempt"], row["device"], row["seq"]) == place]
+    place: dict[str, Any] = {"attempt": asked.attempt, "rank": asked.rank, "device": asked.device}
+    at_ns = reading.ask("failed_at", **place, seq=asked.seq)["time_ns"].to_pylist()
     if not at_ns:
         raise RankmemError(
             Code.NOT_FOUND,

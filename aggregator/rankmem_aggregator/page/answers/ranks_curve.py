@@ -19,7 +19,6 @@ from rankmem_aggregator.page.parameters import DEVICE_TYPE, TIME, check_range, c
 from rankmem_aggregator.page.rank_matrix import COORDINATES
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
-from rankmem_aggregator.query.timeline import EVENTS_TOGETHER_MAX
 from rankmem_aggregator.query.timeline_facts import Timeline
 from rankmem_aggregator.query.types import CurveBy, Figure
 from rankmem_aggregator.sql import query_text
@@ -62,7 +61,6 @@ def ranks_curve(reading: Reading, asked: RanksCurveAsked) -> pa.Table:
         points=asked.points,
     )
     facts = Timeline.of(found).facts
-    by_second = _is_by_second(reading, asked)
     reading.shown_as(
         as_sql(
             query_text("curve_by_ranks"),
@@ -74,7 +72,7 @@ def ranks_curve(reading: Reading, asked: RanksCurveAsked) -> pa.Table:
                 "ranks": None,
                 "from_ns": reading.absolute(asked.from_ns),
                 "until_ns": reading.absolute(asked.until_ns),
-                "by_second": by_second,
+                "by_second": facts.by_second,
             },
         )
     )
@@ -82,29 +80,14 @@ def ranks_curve(reading: Reading, asked: RanksCurveAsked) -> pa.Table:
     return reading.answer(
         reading.relative(rows, "time_ns"),
         exact=facts.exact,
-        source="memory_bucket" if by_second else "memory_event",
+        source="memory_bucket" if facts.by_second else "memory_event",
         by=asked.by,
         figure=asked.figure,
-        by_second=by_second,
+        by_second=bool(facts.by_second),
         num_curves=num_curves,
         num_ranks=facts.num_ranks,
         num_hosts=facts.num_hosts,
     )
-
-
-def _is_by_second(reading: Reading, asked: RanksCurveAsked) -> bool:
-    """Whether ``timeline`` reads so many events by the second."""
-    track = reading.queries.sql(
-        query_text("curve_ranks_track"),
-        {
-            "session": reading.session.session_id,
-            "ranks": None,
-            "device_type": asked.device_type,
-            "from_ns": reading.absolute(asked.from_ns),
-            "until_ns": reading.absolute(asked.until_ns),
-        },
-    ).to_pylist()
-    return bool(track) and int(track[0]["events"]) > EVENTS_TOGETHER_MAX
 
 
 def _highest(rows: pa.Table, curves: int) -> tuple[pa.Table, int]:

@@ -4,7 +4,6 @@
 -- Columns:
 --   device_type: cpu, cuda, ...
 SELECT split_part(device, ':', 1) AS device_type
-FROM memory_bucket
-WHERE session_id = $session
+FROM memory_cell($session, 1024)
 GROUP BY device_type
-ORDER BY device_type IN ('cpu', 'pinned'), max(requested_peak_bytes) DESC, device_type;
+ORDER BY device_type IN ('cpu', 'pinned'), max(peak_bytes) DESC, device_type;

@@ -16,12 +16,13 @@
 --   state: running, or how it ended
 --   complete: true if nothing is missing
 --   is_rank_peak: true on the attempt in which this rank and device stood highest
+-- As rank_overview has it, whose peaks over all devices would be found besides.
 SELECT
-    o.attempt,
-    o.rank,
+    i.attempt,
+    i.rank,
     p.device,
     p.device_type,
-    coalesce(o.host_name, o.host_uid) AS host_name,
+    coalesce(h.host_name, i.host_uid) AS host_name,
     i.dp,
     i.tp,
     i.pp,
@@ -33,14 +34,18 @@ SELECT
     p.peak_seq,
     coalesce(p.events, 0) AS events,
     p.device_total_bytes,
-    o.started_ns,
-    o.ended_ns,
-    o.clock_error_ns,
-    o.state,
-    o.complete,
+    s.started_ns,
+    s.ended_ns,
+    s.error_ns AS clock_error_ns,
+    CASE WHEN i.end_reason IS NULL AND s.ended_ns IS NOT NULL THEN 'lost' ELSE coalesce(i.end_reason, 'running') END
+        AS state,
+    coalesce(i.complete, false) AND g.rank IS NULL AND NOT (i.end_reason IS NULL AND s.ended_ns IS NOT NULL) AS complete,
     coalesce(p.is_rank_peak, false) AS is_rank_peak
-FROM rank_overview AS o
-LEFT JOIN rank_info AS i USING (session_id, attempt, rank)
+FROM rank_info AS i
+LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+LEFT JOIN host_info AS h ON i.host_uid = h.host_uid
 LEFT JOIN peak_by_rank AS p USING (session_id, attempt, rank)
-WHERE o.session_id = $session
-ORDER BY o.rank, o.attempt, p.device;
+LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM gap WHERE why <> 'hooks_off') AS g
+    USING (session_id, attempt, rank)
+WHERE i.session_id = $session
+ORDER BY i.rank, i.attempt, p.device;

@@ -93,8 +93,16 @@ block AS (
         a.address
         + (a.size_bytes + CASE WHEN starts_with(device, 'npu') THEN 32 ELSE 0 END + 511) // 512 * 512 AS end_address
     FROM failed
-    INNER JOIN allocation_life AS a USING (session_id, attempt, rank, device)
-    WHERE a.allocation_id < oom_seq AND (a.freed_seq IS NULL OR a.freed_seq > oom_seq) AND a.address IS NOT NULL
+    INNER JOIN allocation_record AS a USING (session_id, attempt, rank, device)
+    LEFT JOIN (
+        SELECT session_id, attempt, rank, device, allocation_id, max(freed_seq) AS freed_seq
+        FROM allocation_end
+        GROUP BY ALL
+    ) AS e USING (session_id, attempt, rank, device, allocation_id)
+    WHERE a.allocation_id < oom_seq
+        AND (a.freed_seq IS NULL OR a.freed_seq > oom_seq)
+        AND (a.freed_seq IS NOT NULL OR e.freed_seq IS NULL OR e.freed_seq > oom_seq)
+        AND a.address IS NOT NULL
 ),
 -- What is free begins at a segment's start or a block's end.
 edge AS (

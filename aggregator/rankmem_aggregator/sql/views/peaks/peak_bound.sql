@@ -19,19 +19,40 @@ WITH flawed AS (
     WHERE is_bytes IS DISTINCT FROM false
     GROUP BY session_id, attempt, rank
 ),
+loss AS MATERIALIZED (
+    SELECT session_id, attempt, rank, first_lost_seq
+    FROM rank_loss
+    WHERE first_lost_seq IS NOT NULL
+),
+-- The part of a block of 64 positions behind a hole does not show what came before.
+before AS (
+    SELECT
+        l.session_id,
+        l.attempt,
+        l.rank,
+        b.device,
+        max(b.requested_peak_bytes) AS bytes
+    FROM loss AS l
+    INNER JOIN memory_bucket AS b USING (session_id, attempt, rank)
+    WHERE b.requested_peak_seq < l.first_lost_seq
+    GROUP BY ALL
+),
 bound AS (
     SELECT
-        b.session_id,
-        b.attempt,
-        b.rank,
-        b.device,
-        max(b.requested_peak_bytes) AS peak_requested_bytes,
-        -- The part of a block of 64 positions behind a hole does not show what came before.
-        max(b.requested_peak_bytes) FILTER (b.requested_peak_seq < l.first_lost_seq) AS before_bytes,
-        any_value(l.first_lost_seq) AS first_lost_seq
-    FROM memory_bucket AS b
-    LEFT JOIN rank_loss AS l USING (session_id, attempt, rank)
-    GROUP BY b.session_id, b.attempt, b.rank, b.device
+        t.session_id,
+        t.attempt,
+        t.rank,
+        t.device,
+        t.peak_requested_bytes,
+        b.bytes AS before_bytes,
+        l.first_lost_seq
+    FROM (
+        SELECT session_id, attempt, rank, device, max(peak_bytes) AS peak_requested_bytes
+        FROM memory_cell(NULL, 1024)
+        GROUP BY ALL
+    ) AS t
+    LEFT JOIN loss AS l USING (session_id, attempt, rank)
+    LEFT JOIN before AS b USING (session_id, attempt, rank, device)
 )
 SELECT
     b.session_id,
