@@ -1,9 +1,9 @@
 """DuckDB's instance in which a lake is read: the views of ``sql/`` over its Parquet files.
 
 Stage: open, in the reader's process. In: a lake's place and the files that count; out: cursors. The lake may
-come from a stranger: the instance opens files below the lake's tables alone, and reads columns in their declared
-types or not at all. Sizes are compared before a table is read, so a file that is missing, torn or replaced fails
-the question, and names itself.
+come from a stranger: the instance opens files below the lake's tables alone, and reads columns in their
+declared types or not at all. Sizes are compared before a table is read, so a file that is missing, torn or
+replaced fails the question, and names itself.
 """
 
 from __future__ import annotations
