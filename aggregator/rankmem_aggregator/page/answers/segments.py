@@ -80,6 +80,7 @@ def state_rows(reading: Reading, track: Track, seqs: list[int], at_most: int | N
         "device_state",
         **device_of(track),
         instants=json.dumps(seqs),
+        seq_first=seqs[0] if seqs else 0,
         seq_last=seqs[-1] if seqs else -1,
         at_most=at_most,
     )

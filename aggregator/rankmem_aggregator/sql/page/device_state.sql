@@ -3,7 +3,7 @@
 --   session (text), attempt, rank, device (text): the device
 --   instants (JSON text): the events, a list of seqs in order; of segments all that came until the last of them, of
 --     blocks those alive after one of them
---   seq_last: the last of them
+--   seq_first, seq_last: the first and the last of them
 --   at_most (count): rows at most, those that came first; NULL: all
 -- Columns:
 --   kind (text): segment, an action on one, or block, the life of one
