@@ -31,6 +31,8 @@ BAD_VALUES = (
     "\0", "\ufffd", "😀", "'", "1;DROP TABLE session", "[]", "{}", "x" * 6000, "a" * 65, "host=", "pp=x/peak",
     "/0/time=99999999999999999999", "/0/kept=5:2", ",", "1,,2", ",".join(["1"] * 70),
 )  # fmt: skip
+TAKEN_MAX = 4
+"""Of the values that a parameter takes as they are, those that are asked with."""
 BAD_QUERIES = ("unknown=1", "%75nknown=1", "=1", "&&&=", f"{'n' * 6000}=1", "%00=1", "%ff=1", "rank=%ff")
 WITHOUT = frozenset({"/sql"})
 """POST: the test of that route has it."""
@@ -125,7 +127,7 @@ def test_every_route_is_walked(whole: dict[str, Question]) -> None:
 def test_a_value_that_is_not_accepted_is_refused_with_what_would_be(
     client: PageClient, whole: dict[str, Question], route: str
 ) -> None:
-    """Refused before anything is asked: of each parameter one of them over HTTP; what is taken, all."""
+    """Refused before anything is asked: of each parameter one of them over HTTP; of what is taken, some."""
     question = whole[route]
     for place, each in enumerate(declared(question.route.parameters)):
         bad = [value for value in BAD_VALUES if not accepts(each, value)]
@@ -139,7 +141,8 @@ def test_a_value_that_is_not_accepted_is_refused_with_what_would_be(
             reply = reply_to(client, question, **{each.name: value})
             assert reply.status == 400, (each.name, value)
             assert each.name in refused(reply, value)["message"]
-        for value in set(BAD_VALUES) - set(bad):
+        taken = [value for value in BAD_VALUES if value not in bad]
+        for value in taken[place % 3 :: max(1, len(taken) // TAKEN_MAX)]:
             reply = reply_to(client, question, **{each.name: value})
             if reply.status != 200:
                 refused(reply, (each.name, value))
