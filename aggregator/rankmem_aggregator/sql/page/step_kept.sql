@@ -57,7 +57,18 @@ kept AS MATERIALIZED (
     SELECT m.*, m.gone_seq IS NULL OR m.gone_seq > m.last_seq AS is_alive
     FROM (
         SELECT b.*, e.step AS made_step, e.place, e.last_seq
-        FROM block AS b
+        FROM (
+            -- What is as old as the shortest such time: hardly any block, so that few are matched with their steps.
+            SELECT *
+            FROM block
+            WHERE gone_seq IS NULL
+                OR gone_seq - allocation_id > (
+                    SELECT min(t.seq - f.seq)
+                    FROM ended AS f
+                    INNER JOIN ended AS t
+                        ON t.attempt = f.attempt AND t.rank = f.rank AND t.place = f.place + $keep
+                )
+        ) AS b
         ASOF INNER JOIN ended AS e ON b.attempt = e.attempt AND b.rank = e.rank AND b.allocation_id <= e.seq
     ) AS m
     INNER JOIN ended AS later

@@ -37,8 +37,7 @@ SELECT
     ) AS is_summed
 FROM (
     SELECT DISTINCT session_id, attempt, rank, device
-    FROM memory_bucket
-    WHERE session_id = of_session
+    FROM memory_cell(of_session, 1024)
 ) AS b
 LEFT JOIN rank_info AS r USING (session_id, attempt, rank)
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
