@@ -72,6 +72,42 @@ def test_what_is_copied_is_said_and_what_is_not(page: OpenPage, permissions: lis
     assert page.tab.inner_text("#announcer") == said
 
 
+def test_on_paper_it_is_light_undistorted_and_whole_and_afterwards_as_before(page: OpenPage) -> None:
+    page.tab.add_init_script(
+        "try { localStorage.setItem('rankmem-theme', 'dark') } catch {}"
+    )  # about:blank has none
+    page.open(view="job")
+    shown = """() => {
+        const all = selector =>
+            [...document.querySelectorAll(selector)].filter(each => each.checkVisibility());
+        const shape = (width, height) => width / height;
+        return [
+            document.documentElement.dataset.theme,
+            document.body.clientWidth,
+            all('#printed').length,
+            all('#view canvas.surface').every(each =>
+                Math.abs(shape(each.width, each.height) - shape(each.clientWidth, each.clientHeight)) < 0.02),
+            all('#view .scroll, #view .flames').every(each =>
+                each.scrollHeight <= each.clientHeight + 1 && each.scrollWidth <= each.clientWidth + 1),
+            all('header, #view input, #view .tools button').length,
+            window.rankmem.drawn('curve').lines[0].colour,
+        ];
+    }"""
+    dark = page.tab.evaluate(shown)
+    page.tab.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    paper = page.tab.evaluate(shown)  # at once: a browser waits for nothing more
+    assert paper == ["light", 700, 1, True, True, 0, "#1b1f24"]
+    assert "view=job" in page.tab.inner_text("#printed")
+    page.tab.evaluate("() => dispatchEvent(new Event('afterprint'))")
+    page.settle()
+    assert page.tab.evaluate(shown) == dark
+    assert (dark[0], dark[2], dark[6]) == ("dark", 0, "#e6e9ed")
+    page.tab.emulate_media(media="print")
+    page.until("document.body.classList.contains('printing')")
+    page.tab.emulate_media(media="screen")
+    page.until("!document.body.classList.contains('printing')")
+
+
 def misread(page: OpenPage, panel: str) -> str:
     """What a panel says that it did not understand of the link."""
     return page.tab.locator(f"#{panel} .misread").inner_text()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+import json_schema
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs, store_rows
 from kept_answers import answers_of, content_of
 from page_job import HOSTILE, hostile, store_job
@@ -100,6 +101,47 @@ def test_a_flame_graph_becomes_a_profile_of_speedscope() -> None:
     }
     assert all(0 <= frame < 3 for sample in one["samples"] for frame in sample)
     json.dumps(profile, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"by": "module"}, {"by": "operator", "inverted": 1, "category": 1}, {"recursion": "all"}],
+    ids=lambda options: " ".join(options) or "by stack",
+)
+def test_a_saved_flame_graph_fits_speedscopes_published_schema(
+    client: PageClient, database: Path, options: dict[str, object]
+) -> None:
+    asked: dict[str, object] = {"rank": 0, "which": "touching", **options}
+    profile = json.loads(saved(client, "speedscope", f"s/{SESSION}/flame", query_of(asked)))
+    assert json_schema.faults(json_schema.SPEEDSCOPE, profile) == []
+    (one,) = profile["profiles"]
+    assert len(one["samples"]) == len(one["weights"]) > 1
+    assert min(one["weights"]) > 0
+    assert all(isinstance(weight, int) for weight in one["weights"])
+    frames = range(len(profile["shared"]["frames"]))
+    assert all(sample and frame in frames for sample in one["samples"] for frame in sample)
+    with connect(database) as queries:
+        (row,) = queries.sql(
+            "SELECT sum(size_bytes)::BIGINT AS bytes FROM allocation_record WHERE rank = 0 "
+            "AND device = (SELECT device FROM allocation_record WHERE rank = 0 GROUP BY 1 "
+            "ORDER BY sum(size_bytes) DESC LIMIT 1)"
+        ).to_pylist()
+    assert sum(one["weights"]) == one["endValue"] - one["startValue"] == row["bytes"]
+
+
+def test_what_does_not_fit_the_schema_is_found() -> None:
+    profile = speedscope_of(flame([-1, 0], ["all", "f"], [100, 60]))
+    assert json_schema.faults(json_schema.SPEEDSCOPE, profile) == []
+    for place, value, fault in (
+        ("unit", "gibibytes", "$.profiles[0].unit is none of"),
+        ("samples", [["0"]], "$.profiles[0].samples[0][0] is no number"),
+        ("endValue", None, "$.profiles[0].endValue is no number"),
+    ):
+        (found, *_) = json_schema.faults(
+            json_schema.SPEEDSCOPE, {**profile, "profiles": [{**profile["profiles"][0], place: value}]}
+        )
+        assert found.startswith(fault), found
+    assert json_schema.faults(json_schema.SPEEDSCOPE, {**profile, "shared": {}}) == ["$.shared has no frames"]
 
 
 def test_only_a_flame_graph_goes_to_speedscope(client: PageClient) -> None:

@@ -11,6 +11,7 @@ import { stateLink } from "./links.js";
 import * as marks from "./marks.js";
 import * as live from "./live.js";
 import * as panels from "./panel.js";
+import "./printing.js";
 import { kindsOf } from "./save.js";
 import * as session from "./session.js";
 import * as state from "./state.js";

@@ -9,6 +9,7 @@ import * as save from "./save.js";
 import * as session from "./session.js";
 import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
+import { onTheme } from "./theme.js";
 import * as units from "./units.js";
 
 const TABLE_ROWS_MAX = 500;
@@ -58,6 +59,8 @@ export class Panel {
       button("save", () => save.choose(this), { class: "quiet", title: "as a picture, rows or another tool's file" }),
     );
     panels.set(id, this);
+    // Some colours of what is shown are the theme's.
+    this.endTheme = onTheme(() => this.answers.length && this.drawn !== null && keepFocus(this.element, () => this.show(...this.answers)));
     this.stop = state.listen((changed) => {
       if ([...this.reads].some((key) => changed.has(key))) this.refreshSoon();
     });
@@ -211,6 +214,7 @@ export class Panel {
 
   destroy() {
     this.stop();
+    this.endTheme();
     clearTimeout(this.later);
     this.waiting?.abort();
     panels.delete(this.id);

@@ -2,11 +2,19 @@
 
 import { el } from "./dom.js";
 import * as state from "./state.js";
-import { onTheme } from "./theme.js";
+import { isPrinting, onTheme } from "./theme.js";
 
 export const FONT = '11px system-ui, "DejaVu Sans", sans-serif';
 
+const PRINT_SCALE = 2;
+
 const surfaces = new WeakMap();
+const shown = new Set();
+
+// Draws all that is shown at once.
+export function drawAll() {
+  for (const surface of shown) surface.drawNow();
+}
 
 // The surface that draws on a canvas, for who saves it.
 export function surfaceOf(canvas) {
@@ -20,6 +28,7 @@ export class Surface {
     this.canvas = el("canvas", { tabIndex: 0, role: "img", "aria-label": label, class: "surface" });
     this.canvas.style.height = `${height}px`;
     surfaces.set(this.canvas, this);
+    shown.add(this);
     parent.append(this.canvas);
     this.width = 0;
     this.height = height;
@@ -51,7 +60,7 @@ export class Surface {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     if (!width || !height) return;
     const begun = performance.now();
-    const scale = devicePixelRatio || 1;
+    const scale = Math.max(devicePixelRatio || 1, isPrinting() ? PRINT_SCALE : 1);
     const [wide, high] = [Math.round(width * scale), Math.round(height * scale)];
     if (this.canvas.width !== wide || this.canvas.height !== high) {
       this.canvas.width = wide;
@@ -68,6 +77,7 @@ export class Surface {
   }
 
   destroy() {
+    shown.delete(this);
     cancelAnimationFrame(this.asked);
     this.sized.disconnect();
     this.endTheme();

@@ -15,6 +15,11 @@ export function nextTheme() {
   return next;
 }
 
+// Whether the page is laid out for paper, which is light.
+export function isPrinting() {
+  return document.body.classList.contains("printing");
+}
+
 export function isDark() {
   return document.documentElement.dataset.theme === "dark";
 }
@@ -34,10 +39,9 @@ export function onTheme(listener) {
 
 export function apply() {
   const dark = theme() === "dark" || (theme() === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
-  document.documentElement.dataset.theme = dark && !matchMedia("print").matches ? "dark" : "light";
+  document.documentElement.dataset.theme = dark && !isPrinting() ? "dark" : "light";
   cached = new Map();
   for (const listener of [...listeners]) listener();
 }
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
-matchMedia("print").addEventListener("change", apply);
