@@ -11,7 +11,7 @@ import * as state from "../state.js";
 import { Table } from "../table.js";
 import * as units from "../units.js";
 
-export const NOTHING_FAILED = "No allocation failed in this session.";
+const NOTHING_FAILED = "No allocation failed in this session.";
 const GROUPS = BLOCK_GROUPINGS.map(([name]) => name);
 const ENOUGH = {
   limit: (bytes) => `The device had ${bytes} free, which was enough: a limit on the process stopped it (set_per_process_memory_fraction, ulimit, a container's limit).`,
