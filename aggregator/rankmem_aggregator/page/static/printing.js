@@ -1,6 +1,5 @@
 // Paper: in light, as wide as a page, each diagram drawn anew for that width, and the link on top of it.
 
-import * as state from "./state.js";
 import { drawAll } from "./surface.js";
 import * as theme from "./theme.js";
 
@@ -8,7 +7,7 @@ const media = matchMedia("print");
 
 function prepare() {
   const place = document.getElementById("printed");
-  place.textContent = `${document.title} · ${location.origin}${location.pathname}${state.link()}`;
+  place.textContent = `${document.title} · ${location.href}`;
   document.body.classList.add("printing");
   theme.apply();
   drawAll();
