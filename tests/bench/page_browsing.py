@@ -28,6 +28,7 @@ from page_server import served_page
 
 FIRST_PICTURE_MS: Final = 300.0
 ALL_PANELS_MS: Final = 1000.0
+FIND_MS: Final = 50.0
 FRAME_MS: Final = 8.0
 ASSETS_KB: Final = 120.0
 FIRST_VIEW_KB: Final = 700.0
@@ -75,7 +76,7 @@ def browser_figures(path: Path, scale: Scale, *, interactions: int) -> Iterator[
         cdp = page.tab.context.new_cdp_session(page.tab)
         cdp.send("Performance.enable")
         measured = _Measured(page, cdp, browser, scale)
-        for measure in (measured.opening, measured.zooms, measured.picks, measured.panning):
+        for measure in (measured.opening, measured.finding, measured.zooms, measured.picks, measured.panning):
             try:
                 yield from measure()
             except (
@@ -113,6 +114,15 @@ class _Measured:
         note = f"renderer's CPU {cpu_ms:.0f} ms"
         yield self._figure("all panels, wall", all_ms, "ms", at_most=ALL_PANELS_MS, note=note)
         yield self._figure("data of the first view", data / 1e3, "kB", at_most=FIRST_VIEW_KB)
+
+    def finding(self) -> Iterator[Figure]:
+        """Ranks by number, host and coordinates."""
+        took: list[float] = []
+        for text in ("7", "pp=1", "node", str(self._scale.ranks - 1)):
+            self._page.tab.fill("input.find", text)
+            took.append(float(self._page.tab.evaluate("document.querySelector('.finder').lastMs")))
+        self._page.tab.fill("input.find", "")
+        yield self._figure("ranks found, the longest", max(took), "ms", at_most=FIND_MS)
 
     def zooms(self) -> Iterator[Figure]:
         """To random ranges."""
