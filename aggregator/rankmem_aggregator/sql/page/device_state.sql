@@ -55,7 +55,7 @@ part AS (
     ) AS b
     ASOF INNER JOIN instant AS i ON b.allocation_id <= i.seq
     LEFT JOIN stack AS k ON k.stack_id = coalesce(b.forward_stack_id, b.stack_id)
-    WHERE b.freed_seq IS NULL OR b.freed_seq > i.seq
+    WHERE b.allocation_id <= $seq_last AND (b.freed_seq IS NULL OR b.freed_seq > i.seq)
 )
 SELECT part.* FROM part
 CROSS JOIN unstreamed
