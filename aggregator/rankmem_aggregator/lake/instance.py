@@ -36,12 +36,13 @@ class LakeInstance(ConfinedInstance):
     Args:
         files: the lake.
         catalog: the files that count.
+        settings: of DuckDB, beside ours: an engine's process has a share of the machine.
     """
 
-    def __init__(self, files: LakeFiles, catalog: Catalog) -> None:
+    def __init__(self, files: LakeFiles, catalog: Catalog, settings: Settings | None = None) -> None:
         spill = os.path.join(tempfile.gettempdir(), f"rankmem-lake-{os.getpid()}.tmp")
-        settings: Settings = {"temp_directory": spill, **ISOLATED}
-        super().__init__(duckdb.connect(":memory:", config=settings))
+        config: Settings = {"temp_directory": spill, **(settings or {}), **ISOLATED}
+        super().__init__(duckdb.connect(":memory:", config=config))
         self._files, self._catalog = files, catalog
         self._checked: set[tuple[str, str | None]] = set()
         try:
