@@ -23,6 +23,7 @@ BENCHMARKS: Final = (
     "load",
     "sustained",
     "page",
+    "lake",
 )
 
 

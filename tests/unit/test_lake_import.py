@@ -1,15 +1,34 @@
-"""A database file in a lake: written once whatever happens, and the same to whoever asks."""
+"""A database file in a lake: written once whatever happens, and seen whole or not at all."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
+import duckdb
 import pytest
 
+from constructed import store_rows
+from lake_story import JOB, STORY, lake_story
 from rankmem_aggregator import connect
+from rankmem_aggregator.lake import import_ as importing
+from rankmem_aggregator.lake.catalog import Catalog, read_catalog
+from rankmem_aggregator.lake.delta import DeltaLog
+from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.lake.layout import TABLES
+from rankmem_protos.errors import Code, RankmemError
 from two_sessions import NEW, OLD, two_sessions
+
+pytestmark = pytest.mark.slow
+
+PART_ROWS = 60
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
 
 
 @pytest.fixture
@@ -17,34 +36,233 @@ def database(tmp_path: Path) -> Path:
     return two_sessions(tmp_path / "two.duckdb")
 
 
-def test_a_lake_answers_as_the_database_that_was_imported(database: Path, tmp_path: Path) -> None:
-    done = import_database(database, str(tmp_path / "lake"))
-    assert done.sessions == {OLD: "written", NEW: "written"}
-    with connect(database) as file, connect(f"lake:{tmp_path / 'lake'}") as lake:
-        assert lake.sessions() == file.sessions()
-        for session in (OLD, NEW):
-            assert lake.peak(session) == file.peak(session)
-            assert lake.job_peak(session) == file.job_peak(session)
-            assert lake.ops(session) == file.ops(session)
+@pytest.fixture
+def lake(tmp_path: Path) -> str:
+    return str(tmp_path / "lake")
 
 
-def test_importing_again_writes_nothing(database: Path, tmp_path: Path) -> None:
-    lake = tmp_path / "lake"
-    import_database(database, str(lake))
-    before = _state(lake)
-    done = import_database(database, str(lake))
+def catalog_of(lake: str) -> Catalog:
+    return read_catalog(LakeFiles(lake))
+
+
+def bytes_of(lake: str) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(Path(lake).rglob("*")) if path.is_file()}
+
+
+def events_of(target: str | Path, session: str) -> list[dict[str, Any]]:
+    with connect(target) as queries:
+        statement = "SELECT * FROM memory_event WHERE session_id = $s ORDER BY ALL"
+        rows: list[dict[str, Any]] = queries.sql(statement, {"s": session}).to_pylist()
+    return rows
+
+
+def grow(database: Path) -> None:
+    """A free that is stored later."""
+    with duckdb.connect(database) as connection:
+        statement = "SELECT * FROM memory_event WHERE session_id = $s AND rank = 1"
+        (row,) = connection.sql(statement, params={"s": NEW}).to_arrow_table().to_pylist()
+        row |= {"seq": 7, "time_ns": row["time_ns"] + 9, "action": "free_completed", "requested_bytes": 0}
+        store_rows(connection, "memory_event", [row])
+
+
+def test_importing_again_writes_nothing(database: Path, lake: str) -> None:
+    assert import_database(database, lake).sessions == {OLD: "written", NEW: "written"}
+    before = bytes_of(lake)
+    done = import_database(database, lake)
     assert done.sessions == {OLD: "already there", NEW: "already there"}
-    assert (done.rows, _state(lake)) == (0, before)
+    assert (done.rows, bytes_of(lake)) == (0, before)
 
 
-def _state(lake: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(lake.rglob("*")) if path.is_file()}
+def test_a_lake_has_the_rows_in_the_order_of_rank_and_log(tmp_path: Path, lake: str) -> None:
+    import_database(lake_story(tmp_path / "story.duckdb"), lake, part_rows=PART_ROWS)
+    files = LakeFiles(lake)
+    for file in catalog_of(lake).of_table("memory_event"):
+        place = duckdb.read_parquet(files.place(file.path))
+        ranks = place.project("attempt, rank, seq").fetchall()
+        assert ranks == sorted(ranks)
 
 
-def test_rows_of_a_lake_are_those_of_the_database(database: Path, tmp_path: Path) -> None:
-    import_database(database, str(tmp_path / "lake"))
-    statement = "SELECT * FROM allocation_record ORDER BY ALL"
-    with connect(database) as file, connect(f"lake:{tmp_path / 'lake'}") as lake:
-        expected: pa.Table = file.sql(statement)
-        assert expected.num_rows
-        assert lake.sql(statement) == expected
+def test_a_row_is_in_the_segment_of_its_time_on_the_common_clock(tmp_path: Path, lake: str) -> None:
+    database = lake_story(tmp_path / "story.duckdb")
+    import_database(database, lake, part_rows=PART_ROWS)
+    with connect(database) as queries:
+        spans = queries.sql(
+            "SELECT attempt, rank, offset_ns FROM rank_span WHERE session_id = $s", {"s": STORY}
+        )
+        offset_of = {(row["attempt"], row["rank"]): row["offset_ns"] for row in spans.to_pylist()}
+        assert len(set(offset_of.values())) > 1
+    files = [file for file in catalog_of(lake).of_table("memory_event") if file.session_id == STORY]
+    assert len({file.segment for file in files}) > 3
+    for file in files:
+        assert file.from_ns is not None
+        assert file.until_ns is not None
+        rows = duckdb.read_parquet(LakeFiles(lake).place(file.path))
+        times = [
+            time + offset_of[at, rank] for at, rank, time in rows.project("attempt, rank, time_ns").fetchall()
+        ]
+        assert times
+        assert file.from_ns <= min(times)
+        assert max(times) < file.until_ns
+
+
+def test_openings_are_what_each_rank_held_where_a_segment_begins(tmp_path: Path, lake: str) -> None:
+    """Held against a walk through the events of the database."""
+    database = lake_story(tmp_path / "story.duckdb")
+    import_database(database, lake, part_rows=PART_ROWS)
+    with connect(database) as queries:
+        events = queries.sql(
+            "SELECT e.attempt, e.rank, e.device, e.seq, e.requested_bytes, e.time_ns + s.offset_ns AS at "
+            "FROM memory_event AS e INNER JOIN rank_span AS s USING (session_id, attempt, rank) "
+            "WHERE session_id = $s ORDER BY e.seq",
+            {"s": STORY},
+        ).to_pylist()
+    (file,) = [file for file in catalog_of(lake).of_table("opening") if file.session_id == STORY]
+    rows = duckdb.read_parquet(LakeFiles(lake).place(file.path)).to_arrow_table().to_pylist()
+    tracks = {(event["attempt"], event["rank"], event["device"]) for event in events}
+    assert len(rows) == len(tracks) * len({row["segment"] for row in rows}) > 30
+    for row in rows:
+        own = [
+            e
+            for e in events
+            if (e["attempt"], e["rank"], e["device"]) == (row["attempt"], row["rank"], row["device"])
+        ]
+        before = [e for e in own if e["at"] < row["from_ns"]]
+        inside = [e["requested_bytes"] for e in own if row["from_ns"] <= e["at"] < row["until_ns"]]
+        assert row["opening_bytes"] == (before[-1]["requested_bytes"] if before else None)
+        assert row["opening_seq"] == (before[-1]["seq"] if before else None)
+        assert row["highest_bytes"] == max(inside, default=None)
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, *, before: bool) -> Callable[[], None]:
+    """Ends the process before or after its commit of this number; returns what lifts that."""
+    commits = itertools.count()
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
+        def commit(*arguments: Any, **options: Any) -> Any:
+            is_it = next(commits) == number
+            if is_it and before:
+                raise Killed
+            original(*arguments, **options)
+            if is_it:
+                raise Killed
+
+        return commit
+
+    monkeypatch.setattr(DeltaLog, "commit", counted(DeltaLog.commit))
+    monkeypatch.setattr(importing, "replace_progress", counted(importing.replace_progress))
+    return monkeypatch.undo
+
+
+@pytest.mark.parametrize("before", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_an_import_that_is_killed_at_any_commit_goes_on(
+    database: Path, tmp_path: Path, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = str(tmp_path / "whole")
+    import_database(database, whole)
+    expected = catalog_of(whole).files
+    commits = 0
+    for number in itertools.count():
+        lake = str(tmp_path / f"lake-{number}")
+        lift = killed_at(monkeypatch, number, before=before)
+        try:
+            import_database(database, lake)
+        except Killed:
+            pass
+        else:
+            break
+        finally:
+            lift()
+        commits += 1
+        try:
+            seen = catalog_of(lake).files
+        except RankmemError:
+            seen = ()
+        assert {f.session_id for f in seen} in (set(), {"_"}, {"_", OLD}, {"_", OLD, NEW})
+        assert set(seen) <= set(expected)
+        import_database(database, lake)
+        assert catalog_of(lake).files == expected
+        for table in TABLES.values():
+            logged = {file.path for file in DeltaLog(LakeFiles(lake), table).active()}
+            assert logged == {file.path for file in expected if file.table_name == table.name}
+    assert commits > 15
+
+
+def test_a_session_that_has_grown_is_replaced_at_once(
+    database: Path, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_database(database, lake)
+    older = events_of(f"lake:{lake}", NEW)
+    grow(database)
+    lift = killed_at(monkeypatch, 3, before=False)
+    with pytest.raises(Killed):
+        import_database(database, lake)
+    lift()
+    assert events_of(f"lake:{lake}", NEW) == older
+    assert import_database(database, lake).sessions == {OLD: "already there", NEW: "replaced"}
+    assert events_of(f"lake:{lake}", NEW) == events_of(database, NEW) != older
+
+
+def test_a_session_that_grows_while_its_import_was_killed_is_written_whole(
+    database: Path, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lift = killed_at(monkeypatch, 14, before=False)
+    with pytest.raises(Killed):
+        import_database(database, lake)
+    lift()
+    grow(database)
+    import_database(database, lake)
+    assert events_of(f"lake:{lake}", NEW) == events_of(database, NEW)
+    active = {file.path for file in DeltaLog(LakeFiles(lake), TABLES["memory_event"]).active(NEW)}
+    assert active == {
+        file.path for file in catalog_of(lake).of_table("memory_event") if file.session_id == NEW
+    }
+
+
+def test_a_commit_that_another_process_made_first_is_refused(database: Path, lake: str) -> None:
+    import_database(database, lake)
+    log = DeltaLog(LakeFiles(lake), TABLES["session"])
+    (file,) = [file for file in catalog_of(lake).of_table("session") if file.session_id == NEW]
+    with pytest.raises(RankmemError) as refused:
+        log.commit([file], [], app=f"{file.writer}/{NEW}", sequence=1)
+    assert refused.value.code is Code.CONFLICT
+
+
+def test_a_session_that_another_database_brought_is_refused(
+    database: Path, lake: str, tmp_path: Path
+) -> None:
+    import_database(database, lake)
+    before = bytes_of(lake)
+    other = two_sessions(tmp_path / "other.duckdb")
+    with duckdb.connect(other) as connection:
+        connection.execute("UPDATE rankmem_meta SET database_id = 'abc123'")
+    with pytest.raises(RankmemError, match=OLD) as refused:
+        import_database(other, lake)
+    assert refused.value.code is Code.CONFLICT
+    kept = {path: content for path, content in bytes_of(lake).items() if path in before}
+    assert kept == before
+
+
+def test_databases_share_a_lake(database: Path, lake: str, tmp_path: Path) -> None:
+    story = lake_story(tmp_path / "story.duckdb")
+    with duckdb.connect(story) as connection:
+        connection.execute("UPDATE rankmem_meta SET database_id = 'abc123'")
+    with duckdb.connect(database) as connection:  # hosts of its own: a host has one name
+        for table in ("host_info", "rank_info"):
+            connection.execute(f"UPDATE {table} SET host_uid = 'alone'")
+    import_database(database, lake)
+    import_database(story, lake)
+    with connect(f"lake:{lake}") as both:
+        assert set(both.sessions()["session_id"].to_pylist()) == {OLD, NEW, JOB, STORY}
+        for file, sessions in ((database, (OLD, NEW)), (story, (JOB, STORY))):
+            with connect(file) as queries:
+                for session in sessions:
+                    assert both.hosts(session) == queries.hosts(session)
+                    assert both.peak(session) == queries.peak(session)
+
+
+def test_what_an_object_store_cannot_name_is_refused(tmp_path: Path, lake: str) -> None:
+    database = two_sessions(tmp_path / "odd.duckdb")
+    with duckdb.connect(database) as connection:
+        connection.execute("UPDATE session SET session_id = '../../etc'")
+    with pytest.raises(RankmemError, match="cannot be the name of a folder"):
+        import_database(database, lake)

@@ -6,6 +6,7 @@ come from a stranger, so no row may name a file outside of it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -13,9 +14,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.delta import refusals
+from rankmem_aggregator.lake.delta import commit_once, made_elsewhere
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
 from rankmem_aggregator.lake.layout import (
+    ALL_SESSIONS,
     LAKE_PROGRESS,
     DataFile,
     file_schema,
@@ -53,6 +55,12 @@ class Catalog:
     def of_session(self, session_id: str) -> list[DataFile]:
         """The files of a session, of all tables."""
         return [file for file in self.files if file.session_id == session_id]
+
+    def about(self, session_id: str) -> Catalog:
+        """What a question about a session needs: its files, and those that belong to no session."""
+        return Catalog(
+            self.version, tuple(f for f in self.files if f.session_id in (session_id, ALL_SESSIONS))
+        )
 
     def session_ids(self) -> list[str]:
         """The sessions, ordered by id."""
@@ -115,37 +123,49 @@ def open_progress(files: LakeFiles, *, version: int | None = None) -> Any:
 def replace_progress(
     files: LakeFiles, session_id: str, writer: str, new: Iterable[DataFile], *, app: str, sequence: int
 ) -> None:
-    """Makes these the files of a session (of :data:`ALL_SESSIONS`: those of the writer) that count.
+    """Makes these the files of a session (or of :data:`ALL_SESSIONS`) from this writer, and no others.
 
     Raises:
-        RankmemError: CONFLICT where another process did so.
+        RankmemError: CONFLICT where this or a later sequence of ``app`` was committed.
     """
+    condition = f"session_id = '{session_id}' AND writer = '{writer}'"
+    _commit(files, new, app, sequence, mode="overwrite", predicate=condition)
+
+
+def add_progress(files: LakeFiles, new: Iterable[DataFile], *, app: str, sequence: int) -> None:
+    """Makes these files count besides those that do. Raises as :func:`replace_progress`."""
+    _commit(files, new, app, sequence, mode="append")
+
+
+def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, **mode: str) -> None:
     delta = deltalake()
     from deltalake.transaction import CommitProperties, Transaction
 
     place = files.place(LAKE_PROGRESS.name)
     rows = [{name: getattr(file, name) for name in _COLUMNS} for file in new]
     table = pa.Table.from_pylist(rows, schema=file_schema(LAKE_PROGRESS))
-    with refusals(place):
+
+    def attempt() -> None:
         opened = open_progress(files)
         if opened is None:
             opened = delta.DeltaTable.create(
                 place, file_schema(LAKE_PROGRESS), mode="ignore", name="lake_progress"
             )
-        delta.write_deltalake(
-            opened,
-            table,
-            mode="overwrite",
-            predicate=f"session_id = '{session_id}' AND writer = '{writer}'",
-            commit_properties=CommitProperties(app_transactions=[Transaction(app, sequence)]),
-        )
+        if int(opened.transaction_version(app) or 0) >= sequence:
+            raise made_elsewhere(place)
+        properties = CommitProperties(app_transactions=[Transaction(app, sequence)])
+        delta.write_deltalake(opened, table, commit_properties=properties, **mode)
+
+    commit_once(place, attempt)
 
 
 def join_progress(files: LakeFiles) -> None:
     """Joins the files of lake_progress once they are many."""
+    from deltalake.exceptions import CommitFailedError
+
     opened = open_progress(files)
     if opened is not None and len(opened.file_uris()) > PROGRESS_FILES_MAX:
-        with refusals(files.place(LAKE_PROGRESS.name)):
+        with contextlib.suppress(CommitFailedError):  # the next import does it
             opened.optimize.compact()
 
 

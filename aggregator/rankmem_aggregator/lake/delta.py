@@ -7,10 +7,10 @@ one that is made at the same time by another process is refused by Delta (``Conc
 
 from __future__ import annotations
 
-import contextlib
 import json
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +21,11 @@ from rankmem_aggregator.lake.layout import PARTITION, DataFile, delta_schema
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
-_DELETED_AT_ONCE: Final = 0
+ATTEMPTS_MAX: Final = 20
+"""Of a commit: each fails only where another process has just made one to the same table."""
+ATTEMPT_WAIT_S: Final = 0.05
+"""Before the second; each further one waits longer, at random. A commit takes some 10 ms."""
+_NO_TIME: Final = 0
 """Modification time of a file in the log: it is not needed, and a repeated import writes the same without."""
 
 
@@ -82,13 +86,12 @@ class DeltaLog:
         """
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-        opened = self._made()
         actions: list[Any] = [
             AddAction(
                 path=file.path.removeprefix(f"{self._table.name}/"),
                 size=file.size_bytes,
                 partition_values={name: str(getattr(file, name)) for name in PARTITION},
-                modification_time=_DELETED_AT_ONCE,
+                modification_time=_NO_TIME,
                 data_change=True,
                 stats=json.dumps({"numRecords": file.num_rows}),
             )
@@ -104,9 +107,11 @@ class DeltaLog:
             )
             for file in removed
         ]
-        with refusals(self._place):
+
+        def attempt() -> None:
+            opened = self._made()
             if int(opened.transaction_version(app) or 0) >= sequence:
-                raise _made_elsewhere(self._place)
+                raise made_elsewhere(self._place)
             opened.create_write_transaction(
                 actions,
                 "append",
@@ -114,6 +119,8 @@ class DeltaLog:
                 partition_by=list(PARTITION),
                 commit_properties=CommitProperties(app_transactions=[Transaction(app, sequence)]),
             )
+
+        commit_once(self._place, attempt)
 
     def _open(self) -> Any:
         from deltalake.exceptions import TableNotFoundError
@@ -142,28 +149,37 @@ class DeltaLog:
         return opened
 
 
-@contextlib.contextmanager
-def refusals(place: str) -> Iterator[None]:
-    """Translates what deltalake raises about a commit.
+def commit_once(place: str, attempt: Callable[[], None]) -> None:
+    """Commits; again where commits of others came first.
+
+    Args:
+        place: of the table, for messages.
+        attempt: opens the newest version, raises CONFLICT where it has the commit already, and commits.
 
     Raises:
-        RankmemError: CONFLICT where another process committed first, EXHAUSTED where it cannot be written.
+        RankmemError: CONFLICT, as ``attempt`` or after :data:`ATTEMPTS_MAX`; EXHAUSTED where it cannot be
+            written.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError
 
-    try:
-        yield
-    except CommitFailedError as exc:
-        raise _made_elsewhere(place) from exc
-    except (DeltaError, OSError) as exc:
-        raise RankmemError(
-            Code.EXHAUSTED, f"cannot write {place}: {exc}", "make room, or give access"
-        ) from exc
+    for number in range(ATTEMPTS_MAX):
+        try:
+            attempt()
+            return
+        except CommitFailedError as exc:
+            if number + 1 == ATTEMPTS_MAX:
+                raise made_elsewhere(place) from exc
+            time.sleep(random.uniform(0, ATTEMPT_WAIT_S * (number + 1)))
+        except (DeltaError, OSError) as exc:
+            raise RankmemError(
+                Code.EXHAUSTED, f"cannot write {place}: {exc}", "make room, or give access"
+            ) from exc
 
 
-def _made_elsewhere(place: str) -> RankmemError:
+def made_elsewhere(place: str) -> RankmemError:
+    """The error of a commit that another process has made."""
     return RankmemError(
         Code.CONFLICT,
-        f"another process committed the same to {place}",
-        "let it finish, then import again: what is in the lake stays out",
+        f"another process writes the same to {place}",
+        "let it finish, then give the command again: what is in the lake is left as it is",
     )

@@ -91,12 +91,16 @@ class LakeFiles:
     def filesystem(self) -> pa.fs.FileSystem:
         """The object store below the lake's prefix, for pyarrow."""
         if self._remote is None:
-            deltalake()
-            from deltalake.fs import DeltaStorageHandler
             from pyarrow.fs import PyFileSystem
 
-            self._remote = PyFileSystem(DeltaStorageHandler(self.root))
+            self._remote = PyFileSystem(self._handler())
         return self._remote
+
+    def _handler(self) -> Any:
+        deltalake()
+        from deltalake.fs import DeltaStorageHandler
+
+        return DeltaStorageHandler(self.root)
 
     def open_input(self, path: str) -> Any:
         """A file to read, seekable.
@@ -112,8 +116,10 @@ class LakeFiles:
     def output(self, path: str) -> Iterator[BinaryIO]:
         """A new file to write: it appears, in place of one of its name, when the block ends well."""
         if not self.is_local:
-            with self.filesystem().open_output_stream(path) as stream:
-                yield stream
+            # Not through pyarrow, which would hand it buffers: it takes bytes alone (deltalake 1.6).
+            stream = self._handler()._handler.open_output_stream(path, None)
+            yield stream
+            stream.close()  # only now it is there
             return
         place = Path(self.place(path))
         place.parent.mkdir(parents=True, exist_ok=True)

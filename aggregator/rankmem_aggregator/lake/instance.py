@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
-from rankmem_aggregator.lake.layout import ALL_SESSIONS, LEFT_OUT, DataFile
+from rankmem_aggregator.lake.layout import LEFT_OUT, DataFile
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import ISOLATED, Settings
 from rankmem_aggregator.store.reading_instance import MINDSTUDIO, ConfinedInstance, needed_names
@@ -26,6 +26,8 @@ from rankmem_protos.tables import SCHEMA_VERSION, Table
 
 _HIVE: Final = "hive_types = {'session_id': VARCHAR, 'segment': BIGINT, 'hosts': INTEGER}"
 """Folders give the partition: a filter on session_id then opens no file of another session."""
+_EMPTY: Final = "without_rows"
+"""Schema of the tables that no file has rows of."""
 _REMOTE_SCHEME: Final = "rankmemlake"
 """Under it DuckDB opens the files of an object store, through deltalake's client."""
 
@@ -44,53 +46,57 @@ class LakeInstance(ConfinedInstance):
         config: Settings = {"temp_directory": spill, **(settings or {}), **ISOLATED}
         super().__init__(duckdb.connect(":memory:", config=config))
         self._files, self._catalog = files, catalog
-        self._checked: set[tuple[str, str | None]] = set()
+        self._checked: set[str] = set()
+        self._remote: Any = None
         try:
             if not files.is_local:
-                from rankmem_aggregator.lake.remote_files import RemoteFiles
+                from rankmem_aggregator.lake.remote_files import RemoteFiles  # it needs fsspec
 
                 sizes = {file.path: file.size_bytes for file in catalog.files}
-                self._connection.register_filesystem(RemoteFiles(_REMOTE_SCHEME, files.filesystem(), sizes))
+                self._remote = RemoteFiles(_REMOTE_SCHEME, files.filesystem(), sizes)
+                self._connection.register_filesystem(self._remote)
             paths = ", ".join(schema.literal(self._place(file)) for file in catalog.files)
             self._connection.execute(f"SET allowed_paths = [{paths}]")
             self._confine()
             self._connection.execute(f"CREATE SCHEMA {MINDSTUDIO}")
-            self._connection.execute("CREATE SCHEMA packed")
+            self._connection.execute(f"CREATE SCHEMA {_EMPTY}")
         except BaseException:
             self._connection.close()
             raise
 
-    def check_files(self, text: str, session: str | None) -> None:
-        """Compares the files that a statement reads with what they should be.
-
-        Args:
-            text: the statement.
-            session: the session that it is about; None: any.
+    def check_files(self, text: str) -> None:
+        """Compares the files that a statement reads with what they should be, once each.
 
         Raises:
             RankmemError: INVALID for one that is missing, torn or another's.
         """
         if not self._files.is_local:
-            return  # DuckDB fails at one that is missing, and asks for each size itself
-        for name in needed_names(text):
-            if (name, None) in self._checked or (name, session) in self._checked:
-                continue
+            return  # each is compared when DuckDB opens it
+        for name in needed_names(text) - self._checked:
             for file in self._catalog.of_table(name):
-                if session is None or file.session_id in (session, ALL_SESSIONS):
-                    self._check(file)
-            self._checked.add((name, session))
+                self._check(file)
+            self._checked.add(name)
+
+    def fault(self) -> RankmemError | None:
+        """The error of a file in an object store that DuckDB could not read as it should be."""
+        if self._remote is None or self._remote.fault is None:
+            return None
+        (path, size), self._remote.fault = self._remote.fault, None
+        (file,) = [file for file in self._catalog.files if file.path == path]
+        return self._unusable(file, size)
 
     def _check(self, file: DataFile) -> None:
         size = self._files.size_of(file.path)
-        if size == file.size_bytes:
-            return
+        if size != file.size_bytes:
+            raise self._unusable(file, size)
+
+    def _unusable(self, file: DataFile, size: int | None) -> RankmemError:
         place = self._files.place(file.path)
-        raise RankmemError(
+        what = f"has {size} bytes, not {file.size_bytes}: it is torn, or another"
+        return RankmemError(
             Code.INVALID,
-            f"the lake's file {place} is missing"
-            if size is None
-            else f"the lake's file {place} has {size} bytes, not {file.size_bytes}: it is torn, or another",
-            "rankmem lake check lists all such files; import the session again",
+            f"the lake's file {place} {'is missing' if size is None else what}",
+            "rankmem lake check lists all such files; restore them",
         )
 
     def _table_statements(self, table: Table) -> list[str]:
@@ -101,7 +107,14 @@ class LakeInstance(ConfinedInstance):
                 f"CREATE VIEW {name} AS SELECT {SCHEMA_VERSION}::INTEGER AS schema_version, "
                 "'lake' AS database_id, 0::BIGINT AS created_ns"
             ]
-        return [f"CREATE VIEW {name} AS {self.rows_of(table)}"]
+        if self._catalog.of_table(table.name):
+            return [f"CREATE VIEW {name} AS {self.rows_of(table)}"]
+        # A table without rows: DuckDB 2.0 fails at some views over columns that are constants.
+        columns = ", ".join(f"{schema.quoted(c)} {_type(table, c)}" for c in table.column_names())
+        return [
+            f"CREATE TABLE {_EMPTY}.{name} ({columns})",
+            f"CREATE VIEW {name} AS SELECT * FROM {_EMPTY}.{name}",
+        ]
 
     def rows_of(self, table: Table) -> str:
         """The statement that reads a table of the lake: its declared columns."""

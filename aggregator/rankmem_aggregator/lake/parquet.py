@@ -108,9 +108,10 @@ class _Counted:
 
     def write(self, data: Any) -> int:
         """Writes bytes."""
-        self.size_bytes += len(memoryview(data).cast("B"))
-        self._out.write(data)
-        return len(data)
+        written = bytes(data)  # deltalake's streams take nothing else
+        self.size_bytes += len(written)
+        self._out.write(written)
+        return len(written)
 
     def tell(self) -> int:
         """Bytes so far."""

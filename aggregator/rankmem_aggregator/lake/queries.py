@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 import duckdb
@@ -18,9 +20,15 @@ from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.query.local import InstanceQueries
 from rankmem_aggregator.query.types import Parameters
+from rankmem_aggregator.sql import page_names, page_text, query_names, query_text
+from rankmem_aggregator.store import schema
 
 FRESH_S: Final = 2.0
 """A version is looked for after this time: it takes some ms, on an object store a request."""
+INSTANCES_MAX: Final = 4
+"""Instances of DuckDB with their views, some MiB each: all sessions, and those that were last asked about."""
+_OF_SESSION: Final = "--   session (text): session id"
+"""In the head of a question about one session."""
 
 
 class LakeQueries(InstanceQueries):
@@ -38,37 +46,73 @@ class LakeQueries(InstanceQueries):
     def __init__(self, address: str, *, version: int | None = None) -> None:
         self._files = LakeFiles(address)
         self._pinned = version is not None
-        self._open(version)
-        super().__init__(address, self._lake)
+        self._instances: dict[str | None, LakeInstance] = {}
+        self._read(version)
+        super().__init__(address, self._instance_of(None))
+
+    def copy_to(self, out_path: Path) -> None:
+        self._refresh()
+        lake = self._instance_of(None)
+        lake.check_files(" ".join(schema.ALL_TABLES))
+        self._instance = lake
+        super().copy_to(out_path)
 
     @property
     def version(self) -> int:
         """The version of ``lake_progress`` that is read."""
         return self._catalog.version
 
-    def _open(self, version: int | None) -> None:
+    def close(self) -> None:
+        """Closes what is open; may be called twice."""
+        while self._instances:
+            self._instances.popitem()[1].close()
+
+    def _read(self, version: int | None) -> None:
         self._catalog = read_catalog(self._files, version=version)
         self._session_ids = frozenset(self._catalog.session_ids())
-        self._lake = LakeInstance(self._files, self._catalog)
-        self._opened_s = time.monotonic()
+        self._read_s = time.monotonic()
 
     def _refresh(self) -> None:
         """Reads a newer version of the lake; an answer that is still being read keeps the older one."""
-        if self._pinned or time.monotonic() - self._opened_s < FRESH_S:
+        if self._pinned or time.monotonic() - self._read_s < FRESH_S:
             return
         if newest_version(self._files) == self.version:
-            self._opened_s = time.monotonic()
+            self._read_s = time.monotonic()
             return
-        older = self._lake
-        self._open(None)
-        self._instance = self._lake
-        older.close()
+        self._read(None)
+        self.close()
+
+    def _instance_of(self, session: str | None) -> LakeInstance:
+        """An instance over the files of a session, and of those that belong to none; None: over all files."""
+        if session not in self._instances:
+            if len(self._instances) == INSTANCES_MAX:
+                self._instances.pop(next(iter(self._instances))).close()
+            catalog = self._catalog if session is None else self._catalog.about(session)
+            self._instances[session] = LakeInstance(self._files, catalog)
+        return self._instances[session]
 
     @contextlib.contextmanager
     def _asking(self, text: str, parameters: Parameters | None) -> Iterator[duckdb.DuckDBPyRelation]:
         self._refresh()
         session = (parameters or {}).get("session")
-        named = session if isinstance(session, str) and session in self._session_ids else None
-        self._lake.check_files(text, named)
-        with super()._asking(text, parameters) as relation:
-            yield relation
+        is_known = isinstance(session, str) and session in self._session_ids
+        lake = self._instance_of(str(session) if is_known and text in _of_one_session() else None)
+        lake.check_files(text)
+        self._instance = lake
+        try:
+            with super()._asking(text, parameters) as relation:
+                yield relation
+        except duckdb.Error as exc:
+            if (fault := lake.fault()) is None:
+                raise
+            raise fault from exc
+
+
+@cache
+def _of_one_session() -> frozenset[str]:
+    """Our own questions about the session of their parameter ``session``: they need no file of another.
+
+    Those of MindStudio's views number what all sessions have.
+    """
+    texts = [*map(query_text, query_names()), *map(page_text, page_names())]
+    return frozenset(text for text in texts if _OF_SESSION in text and "mindstudio" not in text)

@@ -7,6 +7,7 @@ that a DuckDB instance takes. DuckDB asks in Python, which costs about three tim
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from rankmem_aggregator.lake.files import INSTALL
@@ -34,6 +35,8 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         super().__init__()
         self.protocol = scheme
         self._scheme, self._store, self._sizes = scheme, store, sizes
+        self.fault: tuple[str, int | None] | None = None
+        """The last file that was not what it should be, and its size; None: missing."""
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         """A file's size."""
@@ -46,6 +49,10 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         """Whether a file counts."""
         return self._name(path) in self._sizes
 
+    def modified(self, path: str) -> datetime:
+        """The same of all: files of a lake never change."""
+        return datetime.fromtimestamp(0, UTC)
+
     def glob(self, path: str, **options: Any) -> list[str]:
         """The file itself: DuckDB asks for patterns, and gives names."""
         return [path] if self.exists(path) else []
@@ -54,14 +61,19 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         """A file to read.
 
         Raises:
-            OSError: it cannot be read, or has another size than it should.
+            OSError: it cannot be read, or has another size than it should; :attr:`fault` says so.
         """
         name = self._name(path)
         if mode != "rb" or name not in self._sizes:
             raise PermissionError(f"{path} is not read here")
-        opened = self._store.open_input_file(name)
-        if opened.size() != self._sizes[name]:
-            raise OSError(f"{name} has {opened.size()} bytes, not {self._sizes[name]}: torn, or another file")
+        try:
+            opened = self._store.open_input_file(name)
+            size: int | None = opened.size()
+        except FileNotFoundError:
+            size = None
+        if size != self._sizes[name]:
+            self.fault = name, size
+            raise OSError(f"{name} is not what it should be")
         return opened
 
     def _name(self, path: str) -> str:

@@ -163,6 +163,8 @@ def _failed(exc: duckdb.Error) -> RankmemError:
         return RankmemError(Code.DENIED, message, _UNSAFE_HINT)
     if isinstance(exc, _EXHAUSTED):
         return RankmemError(Code.EXHAUSTED, message, "ask for less: filter by session_id and rank")
+    if isinstance(exc, duckdb.IOException):
+        return RankmemError(Code.INVALID, message, "of a lake: rankmem lake check lists what cannot be read")
     if isinstance(exc, duckdb.CatalogException):
         return RankmemError(Code.INVALID, message, "docs/schema.md lists the tables, docs/sql.md the views")
     if any(words in message for words in _READ_ONLY):

@@ -1,0 +1,164 @@
+"""A lake beside the database it was imported from: bytes, CPU of the large questions, a plan over many files.
+
+The database is the synthetic one with blocks, steps and summaries: 1,024 ranks on 128 hosts. Each question is
+asked of both in turn, the same SQL in this process, and the answers are compared. CPU is that of all threads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+from harness import Figure, Options, alternate, main, of_ratio, of_samples, say
+from synthetic_database import DRIFTING, SESSION, fill, fill_blocks, fill_progress
+
+from rankmem_aggregator import connect
+from rankmem_aggregator.config import GIB, AggregatorConfig
+from rankmem_aggregator.lake.catalog import add_progress, read_catalog
+from rankmem_aggregator.lake.cutting import PART_ROWS
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import SessionId
+from rankmem_aggregator.sql import install_views
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.store import open_store
+from rankmem_aggregator.summaries.schedule import Summaries
+
+EVENTS: Final = 201_326_592
+QUICK_EVENTS: Final = 4_194_304
+RANKS: Final = 1024
+QUICK_RANKS: Final = 64
+MEMORY_BYTES: Final = 6 * GIB
+ROUNDS: Final = 5
+FILES: Final = 50_000
+QUICK_FILES: Final = 5_000
+FILES_OF_A_SESSION: Final = 50
+
+Question = Callable[[Queries, int], pa.Table]
+QUESTIONS: Final[dict[str, tuple[Question, float]]] = {
+    "exact peak of the job": (lambda q, at: q.job_peak(_ID), 1.4),
+    "exact peak of each host": (lambda q, at: q.peak_by(_ID, by="host"), 1.3),
+    "operators at each rank's peak": (lambda q, at: q.ops(_ID, by="operator"), 1.2),
+    "peaks by category": (lambda q, at: q.peak_by(_ID, by="category"), 1.3),
+    "held at an instant, all ranks": (lambda q, at: q.held_at(at, _ID), 1.5),
+    "operators alive at an instant": (lambda q, at: q.ops(_ID, by="operator", at=at), 1.5),
+}
+"""What is asked, and its budget: CPU over the lake / over the file."""
+_ID: Final = SessionId(SESSION)
+
+
+def measure(options: Options) -> list[Figure]:
+    """All figures of this benchmark."""
+    database, lake = options.folder / "lake.duckdb", options.folder / "lake"
+    ranks = QUICK_RANKS if options.quick else RANKS
+    events = _made(database, QUICK_EVENTS if options.quick else EVENTS, ranks)
+    name = f"{events / 1e6:.0f} M events of {ranks} ranks"
+    say(f"{name}: {database.stat().st_size / events:.1f} bytes an event")
+    began = time.process_time()
+    done = import_database(database, str(lake), part_rows=PART_ROWS // (8 if options.quick else 1))
+    cpu_s = time.process_time() - began
+    files = len(read_catalog(LakeFiles(str(lake))).files)
+    return [
+        Figure(
+            what=f"{name}: bytes an event in the lake", value=done.size_bytes / events, note=f"{files} files"
+        ),
+        Figure(
+            what=f"{name}: bytes of the lake / of the DuckDB file",
+            value=done.size_bytes / database.stat().st_size,
+            at_most=0.35,
+        ),
+        Figure(what=f"{name}: CPU of the import, a million events", value=cpu_s / events * 1e6, unit="s"),
+        *_asked(database, lake, name),
+        *_planned(lake, QUICK_FILES if options.quick else FILES),
+    ]
+
+
+def _made(path: Path, events: int, ranks: int) -> int:
+    config = {"memory_limit": f"{MEMORY_BYTES}B", "temp_directory": str(path.parent)}
+    with duckdb.connect(str(path), config=config) as connection:
+        schema.prepare(connection)
+        install_views(connection)
+        filled = fill(connection, DRIFTING, events, ranks=ranks)
+        fill_blocks(connection, DRIFTING, filled, ranks=ranks)
+        fill_progress(connection)
+    store = open_store(AggregatorConfig(database_path=path, memory_limit_bytes=MEMORY_BYTES))
+    summaries = Summaries(store)
+    while summaries.advance():
+        pass
+    store.close()
+    return filled
+
+
+def _asked(database: Path, lake: Path, name: str) -> list[Figure]:
+    figures = []
+    with connect(database) as file, connect(f"lake:{lake}") as over:
+        at = _middle(file)
+        for what, (question, budget) in QUESTIONS.items():
+            answers = [question(queries, at) for queries in (file, over)]  # fills the caches, too
+            cpu = alternate(
+                {"file": _cpu_of(question, file, at), "lake": _cpu_of(question, over, at)},
+                ROUNDS,
+                lambda text, what=what: say(f"{what}: {text}"),  # type: ignore[misc]
+            )
+            note = "" if answers[0].equals(answers[1]) else "DIFFERENT ANSWERS"
+            figures.append(of_samples(f"{name}: {what}: CPU over the file", cpu["file"], "s"))
+            figures.append(
+                of_ratio(
+                    f"{name}: {what}: CPU, lake / file", cpu["lake"], cpu["file"], note=note, at_most=budget
+                )
+            )
+    return figures
+
+
+def _middle(queries: Queries) -> int:
+    """An instant halfway, common clock."""
+    row = queries.sql("SELECT (min(first_ns) + max(last_ns)) // 2 AS at FROM memory_bucket").to_pylist()[0]
+    return int(row["at"])
+
+
+def _cpu_of(question: Question, queries: Queries, at: int) -> Callable[[], float]:
+    def run() -> float:
+        began = time.process_time()
+        question(queries, at)
+        return time.process_time() - began
+
+    return run
+
+
+def _planned(lake: Path, num_files: int) -> list[Figure]:
+    """Opens a lake that names many files of other sessions, and asks about one session."""
+    files = LakeFiles(str(lake))
+    like = read_catalog(files).of_table("memory_event")[0]
+    many = [
+        dataclasses.replace(
+            like, session_id=session, segment=segment, path=like.path.replace(SESSION, session)
+        )
+        for session in (f"0OTHER{number:06d}" for number in range(num_files // FILES_OF_A_SESSION))
+        for segment in range(FILES_OF_A_SESSION)
+    ]
+    add_progress(files, many, app="bench", sequence=1)
+
+    def run() -> float:
+        began = time.perf_counter()
+        with connect(f"lake:{lake}") as queries:
+            queries.peak(_ID)
+        return time.perf_counter() - began
+
+    return [
+        of_samples(
+            f"open a lake of {num_files:,} files and ask the peak of a session",
+            [run() for _ in range(ROUNDS)],
+            "s",
+            at_most=1,
+        )
+    ]
+
+
+if __name__ == "__main__":
+    main("lake", "a lake beside its database: bytes, CPU, plan", measure)

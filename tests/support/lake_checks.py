@@ -1,0 +1,202 @@
+"""Compares what a database file and a lake answer: every table, view, macro, named query and page route.
+
+Stage: tests. In: a database file and a lake that was imported from it; out: the names of answers that differ.
+A lake has content hashes for stacks, so the file to compare with is a copy in which plain SQL has put them.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import duckdb
+import pyarrow as pa
+
+from page_questions import questions
+from page_server import PageClient, served_page
+from rankmem_aggregator.ingest.stack_ids import STACK_COLUMNS
+from rankmem_aggregator.lake.layout import LEFT_OUT
+from rankmem_aggregator.page.reading import facts_of
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import BlockBy, By, CurveBy, PeakBy
+from rankmem_aggregator.sql import mindstudio_names, view_names, view_text
+from rankmem_aggregator.store import schema
+from rankmem_protos.errors import RankmemError
+from rankmem_protos.groupings import GROUPINGS
+from rankmem_protos.tables import TABLES
+
+_MACRO: Final = re.compile(r"CREATE OR REPLACE MACRO (\w+)\(([^)]*)\) AS TABLE")
+_NOT_FOR_ALL: Final = {"block_of_device"}
+"""Takes a clock offset, which the views that call it know."""
+
+
+def with_hashes(database: Path, copy: Path) -> Path:
+    """A copy of a file with the hash of each stack in place of its number."""
+    shutil.copy(database, copy)
+    with duckdb.connect(copy) as connection:
+        for table, columns in STACK_COLUMNS.items():
+            name = schema.stored_name(TABLES[table])
+            for column in columns:
+                connection.execute(
+                    f"UPDATE {name} SET {column} = h.stack_hash FROM stack_hash AS h "
+                    f"WHERE {name}.{column} = h.stack_id"
+                )
+    return copy
+
+
+def differences(
+    file: Queries, lake: Queries, sessions: Sequence[str], groupings: Sequence[str] = tuple(GROUPINGS)
+) -> list[str]:
+    """The statements and calls to which the two give different answers.
+
+    Also an answer that one gives and the other refuses. Views and macros, which have no order, are compared
+    sorted; answers to calls as they are, with their metadata.
+
+    Args:
+        sessions: that macros and calls are about.
+        groupings: that macros are asked with.
+    """
+    statements = [*_tables_and_views()]
+    for session in sessions:
+        given = {"s": session, **_facts(file, session)}
+        statements += [(f"{text} {session}", text, given) for text in _macros(groupings)]
+    found = [name for name, text, given in statements if not _same_rows(file, lake, text, given)]
+    for session in sessions:
+        for name, arguments, options in calls(file, session):
+            if _outcome(file, name, arguments, options) != _outcome(lake, name, arguments, options):
+                found.append(f"{name} {arguments} {options}")
+    return found
+
+
+def num_rows(queries: Queries) -> int:
+    """The rows of all tables that a lake has."""
+    counts = [f"SELECT count(*) AS n FROM {schema.quoted(name)}" for name in _table_names()]
+    return int(queries.sql(f"SELECT sum(n) AS n FROM ({' UNION ALL '.join(counts)})")["n"][0].as_py())
+
+
+def calls(queries: Queries, session: str) -> Iterator[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+    """Calls that ask every named query about a session."""
+    facts = _facts(queries, session)
+    rank, at = facts["rank"], facts["at_ns"]
+    now = at + 1_000_000
+    yield "sessions", (), {}
+    yield "incomplete_sessions", (), {}
+    for name in ("session_id", "session_row", "ranks", "hosts", "incompleteness", "peak", "peak_by_host"):
+        yield name, (session,), {}
+    for name in ("peak_bound", "job_peak", "job_peak_bound", "steps", "modules", "weights", "oom"):
+        yield name, (session,), {}
+    for name in ("status", "top"):
+        yield name, (session,), {"now_ns": now}
+    for by in get_args(PeakBy):
+        yield "peak_by", (session,), {"by": by}
+    for by in get_args(BlockBy):
+        yield "job_peak_held", (session,), {"by": by}
+        yield "ops", (session,), {"by": by, "at": at, "rank": rank}
+        yield (
+            "oom_held",
+            (session,),
+            {"by": by, "attempt": 0, "rank": rank, "device": facts["device"], "seq": facts["seq"]},
+        )
+    for by in get_args(By):
+        yield "ops", (session,), {"by": by}
+    for by in get_args(CurveBy):
+        yield "timeline", (session,), {"by": by}
+    yield "timeline", (session,), {"by": "category", "rank": "all"}
+    yield "held_at", (at, session), {}
+    yield "curve", (rank, session), {}
+    yield "live", (rank, session), {}
+    yield "live", (rank, session), {"at": at}
+    for stack in queries.sql("SELECT DISTINCT stack_id FROM stack_frame ORDER BY 1 LIMIT 2")[
+        "stack_id"
+    ].to_pylist():
+        yield "stack", (stack,), {}
+
+
+def _facts(queries: Queries, session: str) -> dict[str, Any]:
+    """Something of a session to ask about: its highest rank's peak, halfway."""
+    rows = queries.sql(
+        "SELECT attempt, rank, device, peak_seq AS seq, peak_time_ns AS at_ns FROM peak_by_rank "
+        "WHERE session_id = $s ORDER BY peak_requested_bytes DESC, attempt, rank, device LIMIT 1",
+        {"s": session},
+    ).to_pylist()
+    return rows[0] if rows else {"attempt": 0, "rank": 0, "device": "cpu", "seq": 0, "at_ns": 0}
+
+
+def _table_names() -> list[str]:
+    return [name for name in schema.ALL_TABLES if name not in LEFT_OUT]
+
+
+def _tables_and_views() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    views = [name for name in view_names() if f"CREATE OR REPLACE VIEW {name} " in view_text(name)]
+    for name in (*_table_names(), *views):
+        yield name, f"SELECT * FROM {schema.quoted(name)}", {}
+    for name in mindstudio_names():
+        if name.isupper():
+            yield name, f"SELECT * FROM mindstudio.{schema.quoted(name)}", {}
+
+
+def _macros(groupings: Sequence[str]) -> Iterator[str]:
+    """A call of every table macro, with the groupings where it takes one."""
+    values = {
+        "of_session": "$s", "of_attempt": "$attempt", "of_rank": "$rank", "of_device": "$device",
+        "at_ns": "$at_ns", "at_seq": "$seq", "of_width_s": "4",
+        "of_device_type": "split_part($device, ':', 1)",
+        "of_points": "[{attempt: $attempt, rank: $rank, device: $device, seq: $seq}]",
+    }  # fmt: skip
+    for name in view_names():
+        macro = _MACRO.search(view_text(name))
+        if macro is None or name in _NOT_FOR_ALL:
+            continue
+        needed = [p.strip() for p in macro[2].split(",") if ":=" not in p]
+        assert set(needed) <= {*values, "of_group"}, (name, needed)
+        for by in groupings if "of_group" in needed else ("",):
+            given = ", ".join(f"'{by}'" if p == "of_group" else values[p] for p in needed)
+            yield f"SELECT * FROM {name}({given})"
+
+
+def _same_rows(file: Queries, lake: Queries, text: str, given: dict[str, Any]) -> bool:
+    used = {name: value for name, value in given.items() if f"${name}" in text}
+    return _rows(file, text, used) == _rows(lake, text, used)
+
+
+def _rows(queries: Queries, text: str, given: dict[str, Any]) -> Any:
+    try:
+        answer = queries.sql(f"SELECT * FROM ({text}) ORDER BY ALL", given)
+    except RankmemError as exc:
+        return exc.code
+    return answer.schema, answer.to_pylist()
+
+
+def _outcome(queries: Queries, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    try:
+        answer = getattr(queries, name)(*arguments, **options)
+    except RankmemError as exc:
+        return exc.code
+    return (
+        (answer.schema, answer.schema.metadata, answer.to_pylist())
+        if isinstance(answer, pa.Table)
+        else answer
+    )
+
+
+def page_differences(file: str | Path, lake: str, session: str) -> list[str]:
+    """The routes of the page that answer differently, or fail on one side."""
+    with served_page(file) as first, served_page(lake) as second:
+        found = []
+        for question in questions(first, session):
+            given = {("from_" if name == "from" else name): v for name, v in question.parameters.items()}
+            answers = [_page_answer(client, question.path, given) for client in (first, second)]
+            if answers[0] != answers[1]:
+                found.append(f"{question.path} {given}")
+        return found
+
+
+def _page_answer(client: PageClient, path: str, given: dict[str, Any]) -> Any:
+    try:
+        answer = client.ask(path, **given)
+    except RankmemError as exc:
+        return exc.code
+    return answer.schema, answer.to_pylist(), facts_of(answer)
