@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from constructed import BASE_NS, SECOND_NS, RankLog, empty_database, store_logs, store_rows
+from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import (
@@ -31,8 +34,11 @@ _CATEGORIES: Final = ("parameter", "activation", "gradient", "unknown")
 
 
 def lake_sessions(path: Path) -> Path:
-    """Two sessions of some seconds. In the first there are three hosts whose clocks differ, a restart after
-    which a rank is on another host, a host that vanishes, records that are lost, a rank that never reports."""
+    """Two sessions of some seconds.
+
+    The first has three hosts whose clocks differ, a restart after which a rank is on another host, a host
+    that vanishes, records that are lost, a rank that never reports.
+    """
     dice = random.Random(16)
     logs = []
     offsets = {"host-0": 0, "host-1": 300_000_000, "host-2": -1_700_000_123}
@@ -125,8 +131,8 @@ def _lived(log: RankLog, dice: random.Random, until: int) -> None:
             log.sample(1 << 30, at=now, device="cuda:0")
 
 
-_BLOCK_GROUPS: Final = ("category", "operator", "stream", "component", "line")
-_RANK_GROUPS: Final = ("job", "host", "tp")
+BLOCK_GROUPS: Final = ("category", "operator", "stream", "component", "line")
+RANK_GROUPS: Final = ("job", "host", "tp")
 _OF_RANKS: Final = ("group_peak", "peak_by_ranks", "rank_group", "curve_by_ranks")
 _POINTS: Final = (
     "(SELECT list({attempt: attempt, rank: rank, device: device, seq: peak_seq}) FROM peak_by_rank "
@@ -135,7 +141,7 @@ _POINTS: Final = (
 
 
 def view_questions(
-    queries: Queries, session: str, at_ns: int
+    queries: Queries, session: str, at_ns: int, groups_most: int | None = None
 ) -> Iterator[tuple[str, Scatter, str, dict[str, Value]]]:
     """For each view and table macro: name, how it is answered, a statement about the session, parameters."""
     texts = {name: view_text(name) for name in view_names()}
@@ -149,7 +155,7 @@ def view_questions(
         needed = [p.strip() for p in macro[1].split(",") if p.strip() and ":=" not in p]
         groups = [""]
         if "of_group" in macro[1]:
-            groups = list(_RANK_GROUPS if name in _OF_RANKS else _BLOCK_GROUPS)
+            groups = list(RANK_GROUPS if name in _OF_RANKS else BLOCK_GROUPS)[:groups_most]
             groups = ["layer"] if name == "kernel_total" else groups
         for group in groups:
             values = {
@@ -171,7 +177,9 @@ def _of_session(queries: Queries, name: str, session: str) -> tuple[str, dict[st
     return f"SELECT * FROM {name}", {}
 
 
-def named_questions(session: str, at_ns: int) -> Iterator[tuple[str, str, dict[str, Value]]]:
+def named_questions(
+    session: str, at_ns: int, groups_most: int | None = None
+) -> Iterator[tuple[str, str, dict[str, Value]]]:
     """For each named query: a label, its text, its parameters."""
     values: dict[str, Value] = {
         "session": session, "time_ns": at_ns, "now_ns": at_ns, "attempt": None, "rank": None, "device": None,
@@ -187,7 +195,7 @@ def named_questions(session: str, at_ns: int) -> Iterator[tuple[str, str, dict[s
         )
         groups = [None]
         if "by" in names:
-            groups = list(_RANK_GROUPS if name in ("peak_by_ranks", "curve_by_ranks") else _BLOCK_GROUPS)
+            groups = list(RANK_GROUPS if name in ("peak_by_ranks", "curve_by_ranks") else BLOCK_GROUPS)
             groups = (
                 ["stream", "component"] if name in ("peak_by_allocator", "curve_by_allocator") else groups
             )
@@ -208,3 +216,11 @@ def rows_of(table: pa.Table, *, without_stacks: bool = False) -> tuple[list[str]
         table = table.drop_columns([name for name in table.column_names if name.endswith("stack_id")])
     rows: list[dict[str, Any]] = table.to_pylist()
     return [str(field) for field in table.schema], sorted(map(repr, rows))
+
+
+class DeadlyTask(Task):
+    """A task that kills its worker."""
+
+    def run(self) -> pa.Table:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError

@@ -160,16 +160,19 @@ def answer(
     settings: Settings = {"threads": threads}
     if memory_bytes:
         settings["memory_limit"] = f"{memory_bytes}B"
-    shared = [file for file in catalog.files if file.session_id == ALL_SESSIONS]
-    chosen = Catalog(version, (*shared, *filter(part.has_file, catalog.of_session(part.session_id))))
+    about = catalog.about(part.session_id).files
+    chosen = Catalog(version, tuple(f for f in about if f.session_id == ALL_SESSIONS or part.has_file(f)))
     instance = (
         _HostInstance(files, chosen, part, settings)
         if isinstance(part, HostPart)
         else _SliceInstance(files, chosen, part, settings)
     )
     with InstanceQueries(address, instance) as queries:
-        instance.check_files(sql, part.session_id)
-        rows = queries.sql(sql, parameters)
+        instance.check_files(sql)
+        try:
+            rows = queries.sql(sql, parameters)
+        except RankmemError as exc:
+            raise instance.fault() or exc from exc
         if isinstance(instance, _SliceInstance):
             instance.check_order()
     return _of_part(rows, part) if isinstance(part, HostPart) else rows

@@ -1,7 +1,7 @@
 """A lake whose larger questions an engine answers: the same rows as from one process.
 
-Stage: query, in the reader's process. In: a lake and an engine; out: Arrow. The head of a named query says
-how it can be cut (``Scatter``): by hosts its answers over parts are put together and ordered as it orders; what
+Stage: query, in the reader's process. In: a lake and an engine; out: Arrow. A named query's head says how it
+can be cut (``Scatter``): by hosts its answers over parts are put together and ordered as it orders; what
 rests on the highest sum over ranks gets that from slices of time and is asked here. Everything else, SQL of
 the user too, runs in this process, as does what is too small to gain.
 """
@@ -114,7 +114,7 @@ class ScatteredQueries(LakeQueries):
             session: the session's full id.
         """
         parts = parts_of(
-            super().sql(_HOSTS, {"session": session}).to_pylist(),
+            self._about(session).sql(_HOSTS, {"session": session}).to_pylist(),
             session,
             PARTS_PER_WORKER * self.engine.workers,
         )
@@ -136,9 +136,9 @@ class ScatteredQueries(LakeQueries):
             session: the session's full id.
             by: the groups of ranks.
         """
-        openings = self._lake.rows_of(OPENING)
+        openings = self._instance_of(session).rows_of(OPENING)
         most = SLICES_PER_WORKER * self.engine.workers
-        slices = slices_of(super().sql, openings, session, by, most)
+        slices = slices_of(self._about(session).sql, openings, session, by, most)
         if slices is None:
             return None
         best = Best(slices=slices)
@@ -155,8 +155,14 @@ class ScatteredQueries(LakeQueries):
             return None
         rows = [row for of_group in best.rows.values() for row in of_group]
         found = pa.Table.from_pylist(rows, schema=schema)
-        with InstanceQueries(self.target, _FoundPeak(self._files, self._catalog, found)) as queries:
+        with InstanceQueries(
+            self.target, _FoundPeak(self._files, self._catalog.about(session), found)
+        ) as queries:
             return queries.sql(text, parameters)
+
+    def _about(self, session: str) -> InstanceQueries:
+        """This process, over the files of a session."""
+        return InstanceQueries(self.target, self._instance_of(session))
 
     def _run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, pa.Table]]:
         with self._interrupts.running(self.engine.stop):
