@@ -27,8 +27,9 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.lake import peak
 from rankmem_aggregator.lake.engines import Processes, open_engine
 from rankmem_aggregator.lake.import_ import import_database
-from rankmem_aggregator.lake.kernel import HostPart, Task, answer
+from rankmem_aggregator.lake.kernel import Task, answer
 from rankmem_aggregator.lake.layout import OPENING
+from rankmem_aggregator.lake.parts import HostPart
 from rankmem_aggregator.lake.scattered import ScatteredQueries, host_parts, ordered, parts_of
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import query_names, query_text

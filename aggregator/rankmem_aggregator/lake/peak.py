@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.kernel import FOREVER_NS, SlicePart, Track
+from rankmem_aggregator.lake.parts import FOREVER_NS, SlicePart, Track
 from rankmem_aggregator.query.types import Parameters
 
 GROUP_PEAK: Final = "SELECT * FROM group_peak($session, $by)"

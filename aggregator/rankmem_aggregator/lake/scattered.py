@@ -18,8 +18,9 @@ from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.engines import Engine, open_engine
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.instance import LakeInstance
-from rankmem_aggregator.lake.kernel import HostPart, Task
+from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.layout import OPENING
+from rankmem_aggregator.lake.parts import HostPart
 from rankmem_aggregator.lake.peak import GROUP_PEAK, Best, slices_of
 from rankmem_aggregator.lake.queries import LakeQueries
 from rankmem_aggregator.query.local import BATCH_ROWS, InstanceQueries
