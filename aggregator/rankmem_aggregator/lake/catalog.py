@@ -7,6 +7,7 @@ come from a stranger, so no row may name a file outside of it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -183,7 +184,9 @@ def _checked(files: LakeFiles, rows: pa.Table) -> tuple[DataFile, ...]:
             f"the lake {files.root} has schema version {version}, this rankmem knows up to {SCHEMA_VERSION}",
             "upgrade rankmem: pip install --upgrade rankmem",
         )
-    found = [DataFile(**{name: row.get(name) for name in _COLUMNS}) for row in rows.to_pylist()]
+    nothing = [None] * rows.num_rows
+    columns = [rows[name].to_pylist() if name in rows.column_names else nothing for name in _COLUMNS]
+    found = list(itertools.starmap(DataFile, zip(*columns, strict=True)))
     for file in found:
         if not is_data_path(file.path, file.table_name):
             raise RankmemError(

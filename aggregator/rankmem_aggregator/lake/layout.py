@@ -123,7 +123,7 @@ _LOG_POSITIONS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DataFile:
     """A row of :data:`LAKE_PROGRESS`: a file that counts. Fields are its columns."""
 

@@ -48,7 +48,7 @@ class LakeQueries(InstanceQueries):
         self._pinned = version is not None
         self._instances: dict[str | None, LakeInstance] = {}
         self._read(version)
-        super().__init__(address, self._instance_of(None))
+        super().__init__(address, None)
 
     def copy_to(self, out_path: Path) -> None:
         self._refresh()

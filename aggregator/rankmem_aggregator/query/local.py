@@ -44,9 +44,12 @@ class InstanceQueries(Queries):
         instance: open; closed with this.
     """
 
-    def __init__(self, target: str, instance: BareInstance | ConfinedInstance) -> None:
+    _instance: BareInstance | ConfinedInstance
+
+    def __init__(self, target: str, instance: BareInstance | ConfinedInstance | None) -> None:
         self.target = target
-        self._instance = instance
+        if instance is not None:  # a lake's comes with the first question
+            self._instance = instance
         self._interrupts = Interrupts()
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
