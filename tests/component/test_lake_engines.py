@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from constructed import BASE_NS, SECOND_NS
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs
 from lake_sessions import (
     RESTARTED,
     STEADY,
@@ -214,6 +214,38 @@ def test_what_is_no_engine_is_refused() -> None:
 def test_an_engine_is_refused_for_a_file(database: Path) -> None:
     with pytest.raises(RankmemError, match="is no lake, and processes:2 answers from lakes alone"):
         connect(database, engine="processes:2")
+
+
+def test_a_log_whose_times_go_back_is_answered_by_one_process(tmp_path: Path) -> None:
+    logs = [RankLog(rank=0, host_uid="host-0"), RankLog(rank=1, host_uid="host-1")]
+    for number, log in enumerate(logs):
+        seconds = [0, 1, 2, 6, 3, 4, 5, 7] if number == 0 else range(8)
+        log.totals("cpu", [(second * SECOND_NS + number, 10 + 7 * second % 5) for second in seconds])
+    with empty_database(str(tmp_path / "back.duckdb")) as connection:
+        store_logs(connection, logs)
+    import_database(tmp_path / "back.duckdb", str(tmp_path / "lake"), part_rows=3)
+    with (
+        connect(tmp_path / "back.duckdb") as file,
+        ScatteredQueries(f"lake:{tmp_path / 'lake'}", "processes:1", worth_bytes=0) as lake,
+    ):
+        assert lake.by_time(query_text("job_peak"), {"session": SESSION}, SESSION, "job") is None
+        assert lake.job_peak(SESSION) == file.job_peak(SESSION)
+        assert isinstance(lake.engine, Processes)
+        assert lake.engine.pids  # it was tried
+
+
+def test_an_interrupted_question_ends_and_the_next_is_answered(
+    scattered: ScatteredQueries, file: Queries
+) -> None:
+    def interrupting() -> Iterator[Task]:
+        yield whole_of(scattered)[0]
+        scattered.interrupt()
+        yield whole_of(scattered)[1]
+
+    with pytest.raises(RankmemError, match="the question was interrupted"):
+        list(scattered._run(interrupting()))
+    scattered.allow()
+    assert scattered.peak(STEADY) == file.peak(STEADY)
 
 
 def test_small_questions_are_answered_here(lake: str, file: Queries) -> None:

@@ -28,6 +28,7 @@ from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.sql import named_scatters
 from rankmem_aggregator.store.instance import ISOLATED
 from rankmem_aggregator.store.reading_instance import needed_names
+from rankmem_protos.errors import Code, RankmemError
 
 WORTH_BYTES: Final = 64 << 20
 """Of files that a question may read: below it one process takes a second, a cold worker half of that."""
@@ -129,7 +130,7 @@ class ScatteredQueries(LakeQueries):
         return ordered(pa.concat_tables([answers[part] for part in parts]), text)
 
     def by_time(self, text: str, parameters: Parameters, session: str, by: str) -> pa.Table | None:
-        """The answer of a statement with the highest sums over ranks from slices; None: there is one slice.
+        """The answer of a statement with the highest sums over ranks from slices; None: one process has to.
 
         Args:
             text: a statement that reads the macro group_peak, of this session and these groups alone.
@@ -149,9 +150,14 @@ class ScatteredQueries(LakeQueries):
             for part in best.worth_asking()
         )
         schema: pa.Schema | None = None
-        for task, answer in self._run(tasks):
-            schema = answer.schema
-            best.take(task.part.number, answer)  # type: ignore[union-attr]
+        try:
+            for task, answer in self._run(tasks):
+                schema = answer.schema
+                best.take(task.part.number, answer)  # type: ignore[union-attr]
+        except RankmemError as exc:
+            if exc.code is not Code.CONFLICT:
+                raise
+            return None  # times of a log go back: slices of time are none of the log
         if schema is None:
             return None
         rows = [row for of_group in best.rows.values() for row in of_group]
