@@ -266,3 +266,26 @@ def test_what_an_object_store_cannot_name_is_refused(tmp_path: Path, lake: str) 
         connection.execute("UPDATE session SET session_id = '../../etc'")
     with pytest.raises(RankmemError, match="cannot be the name of a folder"):
         import_database(database, lake)
+
+
+@pytest.mark.parametrize("session", ["run:1.a_b-c", "a" * 200])
+def test_any_id_of_a_session_that_is_recorded_is_a_folder(tmp_path: Path, lake: str, session: str) -> None:
+    database = two_sessions(tmp_path / "named.duckdb")
+    with duckdb.connect(database) as connection:
+        tables = (
+            "SELECT DISTINCT schema_name, table_name FROM duckdb_columns() WHERE column_name = 'session_id'"
+        )
+        owned = "(schema_name, table_name) IN (SELECT (schema_name, table_name) FROM duckdb_tables())"
+        for schema, table in connection.execute(f"{tables} AND {owned}").fetchall():
+            connection.execute(
+                f"UPDATE {schema}.{table} SET session_id = ? WHERE session_id = ?", [session, OLD]
+            )
+    assert import_database(database, lake).sessions[session] == "written"
+    assert import_database(database, lake).sessions[session] == "already there"
+    with connect(database) as file, connect(f"lake:{lake}") as queries:
+        assert queries.sessions() == file.sessions()
+        assert queries.peak(session) == file.peak(session)
+    assert {file.partition[0] for file in DeltaLog(LakeFiles(lake), TABLES["session"]).active()} == {
+        session,
+        NEW,
+    }

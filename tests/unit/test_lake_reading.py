@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -251,3 +253,17 @@ def test_a_lake_becomes_a_database_again(tmp_path: Path) -> None:
             assert back.sql(statement) == file.sql(statement)
         assert back.sessions() == file.sessions()
         assert back.live(0, STORY) == file.live(0, STORY)
+
+
+def test_a_reader_leaves_no_folder_behind(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with connect(f"lake:{made}") as queries:
+        queries.peak(OLD)
+        folders = list(tmp_path.iterdir())
+        assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
+        assert len(folders) == 2  # all sessions, and the one
+    del queries
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []

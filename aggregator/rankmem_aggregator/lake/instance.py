@@ -8,8 +8,9 @@ replaced fails the question, and names itself.
 
 from __future__ import annotations
 
-import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -42,7 +43,9 @@ class LakeInstance(ConfinedInstance):
     """
 
     def __init__(self, files: LakeFiles, catalog: Catalog, settings: Settings | None = None) -> None:
-        spill = os.path.join(tempfile.gettempdir(), f"rankmem-lake-{os.getpid()}.tmp")
+        # Private, and of this instance alone; it goes with the last answer that is read from it.
+        spill = tempfile.mkdtemp(prefix="rankmem-lake-")
+        weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
         config: Settings = {"temp_directory": spill, **(settings or {}), **ISOLATED}
         super().__init__(duckdb.connect(":memory:", config=config))
         self._files, self._catalog = files, catalog

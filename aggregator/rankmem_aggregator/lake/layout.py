@@ -33,8 +33,9 @@ WHOLE: Final = -1
 ROW_GROUP_ROWS: Final = 32_768
 """A row group is what a filter can skip. Larger ones cost more bytes, as one then holds several ranks."""
 
-_SESSION_ID: Final = re.compile(r"[A-Za-z0-9-][A-Za-z0-9_.-]{0,63}")
-"""Stands in the names of folders and in the log as it is, without escapes."""
+_ID: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}"
+"""A session's id, as the aggregator takes it, but no longer than a folder's name: it is in folders and logs
+without escapes."""
 
 
 def _column(name: str, kind: pa.DataType, doc: str, unit: str = "", *, nullable: bool = False) -> Column:
@@ -174,11 +175,11 @@ def folder_of(session_id: str, segment: int, hosts: int) -> str:
     Raises:
         RankmemError: INVALID for a session id that cannot be a folder's name.
     """
-    if session_id != ALL_SESSIONS and not _SESSION_ID.fullmatch(session_id):
+    if session_id != ALL_SESSIONS and not re.fullmatch(_ID, session_id):
         raise RankmemError(
             Code.INVALID,
             f"the session id {session_id!r} cannot be the name of a folder",
-            "leave the session out: a lake takes ids of letters, digits, dots and dashes",
+            "a lake takes ids of up to 200 letters, digits and ._:- that begin with a letter or digit",
         )
     return f"session_id={session_id}/segment={segment}/hosts={hosts}"
 
@@ -189,7 +190,7 @@ def is_data_path(path: str, table_name: str) -> bool:
 
 
 _DATA_PATH: Final = re.compile(
-    r"\w+/session_id=(?:_|[A-Za-z0-9-][A-Za-z0-9_.-]{0,63})/segment=-?\d+/hosts=-?\d+/[A-Za-z0-9_-]+\.parquet"
+    rf"\w+/session_id=(?:_|{_ID})/segment=-?\d+/hosts=-?\d+/[A-Za-z0-9_-]+\.parquet"
 )
 
 

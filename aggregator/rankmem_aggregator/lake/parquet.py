@@ -23,7 +23,6 @@ _GROUPS_AT_ONCE: Final = 4
 REPEATING: Final = frozenset(
     {
         "size_bytes",
-        "requested_size_bytes",
         "attempt",
         "rank",
         "stream",
