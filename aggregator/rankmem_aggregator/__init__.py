@@ -29,6 +29,7 @@ def connect(
     tls_key: str | Path | None = None,
     token_file: str | Path | None = None,
     unsafe: bool = False,
+    engine: str | None = None,
 ) -> Queries:
     """Opens a database file or a lake, or reaches a running aggregator; the caller closes it.
 
@@ -42,6 +43,7 @@ def connect(
         token_file: holds the token that it asks for; default RANKMEM_TOKEN_FILE.
         unsafe: open a file with DuckDB bare: with the views and macros that its maker put there, and SQL that
             may read and write other files. Otherwise a file is read as if a stranger had made it.
+        engine: what answers the larger questions of a lake: ``processes:N``, worker processes here.
 
     Raises:
         RankmemError: DENIED for a token file that others may read; NOT_FOUND where there is no database,
@@ -54,4 +56,4 @@ def connect(
     given = Credentials.from_environment(
         tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
     )
-    return open_queries(target, given, unsafe=unsafe)
+    return open_queries(target, given, unsafe=unsafe, engine=engine)

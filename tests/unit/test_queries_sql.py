@@ -12,7 +12,18 @@ import pytest
 
 from constructed import RankLog, empty_database, store_logs
 from guide import guide_database, shown
-from rankmem_aggregator.sql import head_of, query_names, query_text, view_names, view_text
+from rankmem_aggregator.sql import (
+    head_of,
+    mindstudio_names,
+    mindstudio_text,
+    query_names,
+    query_text,
+    scatter_of,
+    view_names,
+    view_text,
+    without_texts,
+)
+from rankmem_aggregator.store.reading_instance import needed_names
 from rankmem_protos.errors import Code, RankmemError
 
 pytestmark = pytest.mark.slow
@@ -98,6 +109,18 @@ def test_a_query_has_its_question_and_orders_its_answer(name: str) -> None:
     assert "FROM" not in last_clause
     named = {line.partition(" ")[0] for line in head.parameters}
     assert named == set(re.findall(r"\$(\w+)", query_text(name)))
+
+
+def test_each_file_says_how_an_engine_answers_it() -> None:
+    texts = {name: view_text(name) for name in view_names()}
+    texts |= {name: mindstudio_text(name) for name in mindstudio_names()}
+    for name, text in (*texts.items(), *((name, query_text(name)) for name in query_names())):
+        read = needed_names(without_texts(text))
+        assert (scatter_of(text) == "time") == ("group_peak" in read), name
+        if scatter_of(text) == "hosts":  # ranks of other hosts would change these
+            assert not read & {"rank_group", "session_overview", "host_overview"}, name
+    with pytest.raises(RankmemError, match="says Scatter: 'by rank'"):
+        scatter_of("-- Question: which?\n-- Scatter: by rank\nSELECT 1;")
 
 
 def test_the_guide_asks_twenty_questions() -> None:

@@ -244,6 +244,10 @@ _OPENING_OF_EVENTS: Final = """
         requested_bytes AS highest_bytes
     FROM memory_event
     WHERE session_id = $session AND requested_bytes IS NOT NULL
+    UNION ALL
+    SELECT attempt, rank, device, seq, time_ns, requested_bytes, requested_bytes
+    FROM held_before
+    WHERE session_id = $session
 """
 _OPENING_OF_BUCKETS: Final = """
     SELECT attempt, rank, device, seq_last AS seq, first_ns AS time_ns, requested_last_bytes AS last_bytes,

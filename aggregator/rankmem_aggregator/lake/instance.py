@@ -39,14 +39,15 @@ class LakeInstance(ConfinedInstance):
     Args:
         files: the lake.
         catalog: the files that count.
+        settings: of DuckDB, beside ours: an engine's process has a share of the machine.
     """
 
-    def __init__(self, files: LakeFiles, catalog: Catalog) -> None:
+    def __init__(self, files: LakeFiles, catalog: Catalog, settings: Settings | None = None) -> None:
         # Private, and of this instance alone; it goes with the last answer that is read from it.
         spill = tempfile.mkdtemp(prefix="rankmem-lake-")
         weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
-        settings: Settings = {"temp_directory": spill, **ISOLATED}
-        super().__init__(duckdb.connect(":memory:", config=settings))
+        config: Settings = {"temp_directory": spill, **(settings or {}), **ISOLATED}
+        super().__init__(duckdb.connect(":memory:", config=config))
         self._files, self._catalog = files, catalog
         self._checked: set[str] = set()
         self._remote: Any = None

@@ -18,10 +18,18 @@ _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):\d{1,5}")
 """``host:port``, ``[::1]:port``; anything else is a path."""
 
 
-def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool = False) -> Queries:
+def open_queries(
+    target: str | Path, credentials: Credentials, *, unsafe: bool = False, engine: str | None = None
+) -> Queries:
     """The implementation of :class:`Queries` that a target needs; see ``rankmem_aggregator.connect``."""
     if isinstance(target, str) and is_lake_address(target):
-        return _open_lake(target, unsafe=unsafe)
+        return _open_lake(target, unsafe=unsafe, engine=engine)
+    if engine is not None:
+        raise RankmemError(
+            Code.INVALID,
+            f"{target} is no lake, and {engine} answers from lakes alone",
+            "leave the engine out",
+        )
     if isinstance(target, str) and _ADDRESS.fullmatch(target) and not Path(target).exists():
         if unsafe:
             raise RankmemError(
@@ -33,11 +41,15 @@ def open_queries(target: str | Path, credentials: Credentials, *, unsafe: bool =
     return open_file(Path(target), credentials, unsafe=unsafe)
 
 
-def _open_lake(address: str, *, unsafe: bool) -> Queries:
+def _open_lake(address: str, *, unsafe: bool, engine: str | None) -> Queries:
     if unsafe:
         raise RankmemError(
             Code.INVALID, f"{address} is a lake, which is always read confined", "leave --unsafe out"
         )
+    if engine is not None:
+        from rankmem_aggregator.lake.scattered import ScatteredQueries
+
+        return ScatteredQueries(address, engine)
     from rankmem_aggregator.lake.queries import LakeQueries
 
     return LakeQueries(address)

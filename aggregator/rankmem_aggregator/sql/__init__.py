@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
     import duckdb
 
+Scatter = Literal["hosts", "time", "none"]
+SCATTERS: Final[tuple[Scatter, ...]] = ("hosts", "time", "none")
+"""hosts: a session's answer is the union of the answers over parts of its hosts. time: it rests on the
+highest sum over ranks, which is the best of those over slices of time. none: one process answers it."""
 _WORD: Final = re.compile(r"\w+")
 _NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
 """Comments and texts."""
@@ -39,6 +43,8 @@ class Head:
     """One line each: ``name (unit): meaning``."""
     columns: tuple[str, ...]
     """One line each, in the order of the result."""
+    scatter: str = ""
+    """How an engine answers it over a lake, see :data:`SCATTERS`; empty where no engine is asked."""
 
 
 def install_views(connection: duckdb.DuckDBPyConnection) -> None:
@@ -118,7 +124,7 @@ def query_names() -> tuple[str, ...]:
 
 def head_of(text: str) -> Head:
     """The head comment of a ``.sql`` file as a value."""
-    sections: dict[str, list[str]] = {"Question": [], "Parameters": [], "Columns": []}
+    sections: dict[str, list[str]] = {"Question": [], "Parameters": [], "Columns": [], "Scatter": []}
     section = "Question"
     for line in text.splitlines():
         if not line.startswith("--"):
@@ -135,7 +141,31 @@ def head_of(text: str) -> Head:
         question=" ".join(sections["Question"]),
         parameters=tuple(sections["Parameters"]),
         columns=tuple(sections["Columns"]),
+        scatter=" ".join(sections["Scatter"]),
     )
+
+
+@cache
+def named_scatters() -> Mapping[str, tuple[str, Scatter]]:
+    """By the text of each named query its name and how an engine answers it."""
+    found: dict[str, tuple[str, Scatter]] = {}
+    for name in query_names():
+        text = query_text(name)
+        found[text] = name, scatter_of(text)
+    return found
+
+
+def scatter_of(text: str) -> Scatter:
+    """How an engine answers the ``.sql`` file of this text.
+
+    Raises:
+        RankmemError: INTERNAL where its head does not say so.
+    """
+    said = head_of(text).scatter
+    for scatter in SCATTERS:
+        if said == scatter:
+            return scatter
+    raise RankmemError(Code.INTERNAL, f"a .sql file says Scatter: {said!r}", f"one of {SCATTERS}")
 
 
 def without_texts(statement: str) -> str:

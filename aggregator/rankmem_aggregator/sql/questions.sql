@@ -5,6 +5,7 @@
 -- Question: Which sessions are stored? The newest first.
 -- Columns:
 --   all columns of the view session_overview
+-- Scatter: none
 SELECT * FROM session_overview
 ORDER BY started_ns DESC, session_id DESC;
 
@@ -14,6 +15,7 @@ ORDER BY started_ns DESC, session_id DESC;
 --   session (text): session id
 -- Columns:
 --   all columns of the view host_overview
+-- Scatter: none
 SELECT * FROM host_overview
 WHERE session_id = $session
 ORDER BY host_name, host_uid;
@@ -26,6 +28,7 @@ ORDER BY host_name, host_uid;
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   all columns of the view peak_by_rank
+-- Scatter: hosts
 SELECT * FROM peak_by_rank
 WHERE session_id = $session
     AND ($attempt::INTEGER IS NULL OR attempt = $attempt)
@@ -38,6 +41,7 @@ ORDER BY peak_requested_bytes DESC, attempt, rank, device;
 --   session (text): session id
 -- Columns:
 --   all columns of the view peak_bound
+-- Scatter: hosts
 SELECT * FROM peak_bound
 WHERE session_id = $session
 ORDER BY attempt, rank, device;
@@ -50,6 +54,7 @@ ORDER BY attempt, rank, device;
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   all columns of the macro peak_by_group
+-- Scatter: hosts
 SELECT * FROM peak_by_group($session, $by, of_rank := $rank::INTEGER)
 ORDER BY rank_peak_bytes DESC, rank, device, bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
 
@@ -76,6 +81,7 @@ ORDER BY knows;
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   all columns of the macro allocator_peak
+-- Scatter: hosts
 SELECT * FROM allocator_peak($session, $by, of_rank := $rank::INTEGER)
 ORDER BY rank_peak_bytes DESC, rank, device, is_sampled, group_name <> 'app', bytes_at_rank_peak DESC, peak_bytes DESC, group_name;
 
@@ -86,6 +92,7 @@ ORDER BY rank_peak_bytes DESC, rank, device, is_sampled, group_name <> 'app', by
 --   by (text): host, device, dp, tp, pp, cp, ep or job
 -- Columns:
 --   all columns of the macro peak_by_ranks
+-- Scatter: time
 SELECT * FROM peak_by_ranks($session, $by)
 ORDER BY peak_bytes DESC, device_type, group_name;
 
@@ -95,6 +102,7 @@ ORDER BY peak_bytes DESC, device_type, group_name;
 --   session (text): session id
 -- Columns:
 --   all columns of the view peak_by_host
+-- Scatter: hosts
 SELECT * FROM peak_by_host
 WHERE session_id = $session
 ORDER BY peak_requested_bytes DESC, attempt, host_name, device_type;
@@ -105,6 +113,7 @@ ORDER BY peak_requested_bytes DESC, attempt, host_name, device_type;
 --   session (text): session id
 -- Columns:
 --   all columns of the macro job_peak
+-- Scatter: time
 SELECT * FROM job_peak($session)
 ORDER BY device_type, requested_bytes DESC, attempt, rank, device;
 
@@ -115,6 +124,7 @@ ORDER BY device_type, requested_bytes DESC, attempt, rank, device;
 --   shares (text): rows of job_peak where they are known; NULL: it is asked again
 -- Columns:
 --   all columns of the macro job_peak_bound
+-- Scatter: time
 SELECT * FROM job_peak_bound($session, of_shares := $shares::VARCHAR)
 ORDER BY device_type;
 
@@ -126,6 +136,7 @@ ORDER BY device_type;
 --   shares (text): rows of job_peak where they are known; NULL: it is asked again
 -- Columns:
 --   all columns of the macro job_peak_held
+-- Scatter: time
 SELECT * FROM job_peak_held($session, $by, of_shares := $shares::VARCHAR)
 ORDER BY device_type, live_bytes DESC, group_name;
 
@@ -136,6 +147,7 @@ ORDER BY device_type, live_bytes DESC, group_name;
 --   time_ns (ns, common clock): the instant
 -- Columns:
 --   all columns of the macro held_at
+-- Scatter: hosts
 SELECT * FROM held_at($session, $time_ns)
 ORDER BY requested_bytes DESC, attempt, rank, device;
 
@@ -146,6 +158,7 @@ ORDER BY requested_bytes DESC, attempt, rank, device;
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   all columns of the macro step_total
+-- Scatter: hosts
 SELECT * FROM step_total($session, of_rank := $rank::INTEGER)
 ORDER BY rank, device, attempt, step;
 
@@ -156,6 +169,7 @@ ORDER BY rank, device, attempt, step;
 --   rank (count): global rank; NULL for all ranks added up, each at its own peak
 -- Columns:
 --   all columns of the macro module_at_peak
+-- Scatter: none
 SELECT * FROM module_at_peak($session, of_rank := $rank::INTEGER)
 ORDER BY device_type, string_split(module, '.') NULLS LAST;
 
@@ -166,6 +180,7 @@ ORDER BY device_type, string_split(module, '.') NULLS LAST;
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   all columns of the view weight_line, of each rank's last attempt that reported any
+-- Scatter: hosts
 SELECT * FROM weight_line
 WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
 QUALIFY attempt = max(attempt) OVER (PARTITION BY rank)
@@ -178,6 +193,7 @@ ORDER BY rank, size_bytes DESC, name;
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   all columns of the view oom_overview
+-- Scatter: hosts
 SELECT * FROM oom_overview
 WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
 ORDER BY time_ns, attempt, rank, seq;
@@ -190,6 +206,7 @@ ORDER BY time_ns, attempt, rank, seq;
 --   attempt (count): which start of the workers; NULL for all
 -- Columns:
 --   all columns of the macro memory_curve
+-- Scatter: none
 SELECT * FROM memory_curve($session, $rank, of_attempt := $attempt::INTEGER)
 ORDER BY device, attempt, bucket_ns;
 
@@ -206,6 +223,7 @@ ORDER BY device, attempt, bucket_ns;
 --   by_second (boolean): read by the second, each rank at its highest
 -- Columns:
 --   all columns of the macro curve_by_ranks
+-- Scatter: none
 SELECT * FROM curve_by_ranks(
     $session,
     $by,
@@ -224,6 +242,7 @@ ORDER BY group_name, place;
 --   session (text): session id
 -- Columns:
 --   all columns of the view incompleteness
+-- Scatter: hosts
 SELECT * FROM incompleteness
 WHERE session_id = $session
 ORDER BY attempt, rank, since_ns NULLS FIRST, why, what, detail;

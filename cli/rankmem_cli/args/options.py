@@ -32,6 +32,14 @@ Lake = Annotated[
         help="Lake to read instead of a database: DIR or s3://BUCKET/PREFIX.  [env: RANKMEM_LAKE]",
     ),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ENGINE",
+        help="What answers large questions of a lake: processes:N.  [env: RANKMEM_ENGINE]",
+    ),
+]
 RecordDb = Annotated[
     Path | None,
     typer.Option(
@@ -115,6 +123,8 @@ class Target:
     """HOST:PORT."""
     lake: str | None = None
     """``lake:DIR`` or ``s3://BUCKET/PREFIX``; only read."""
+    engine: str | None = None
+    """What answers large questions of the lake; None: this process."""
     credentials: Credentials = field(default_factory=Credentials)
     """For the aggregator, including one that holds the file."""
 
@@ -167,13 +177,15 @@ def source(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     token_file: Path | None = None,
+    engine: str | None = None,
 ) -> Target:
     """The target of a verb that only reads: that of :func:`target`, or a lake.
 
-    A flag beats the variables; of these RANKMEM_DB counts first, then RANKMEM_LAKE.
+    A flag beats the variables; of these RANKMEM_DB counts first, then RANKMEM_LAKE. RANKMEM_ENGINE counts
+    where a lake is read.
 
     Raises:
-        RankmemError: as :func:`target`; INVALID for a lake and something else.
+        RankmemError: as :func:`target`; INVALID for a lake and something else, for an engine without a lake.
     """
     given = {"--db": db, "--lake": lake, "--aggregator": aggregator}
     named = [f"{flag} {value}" for flag, value in given.items() if value is not None]
@@ -181,8 +193,12 @@ def source(
         raise RankmemError(Code.INVALID, f"{' and '.join(named)} are given", "give one of them")
     if not named and not os.environ.get("RANKMEM_DB"):
         lake = os.environ.get("RANKMEM_LAKE")
+    if not lake and engine is not None:
+        raise RankmemError(
+            Code.INVALID, f"--engine {engine} answers from a lake alone", "give one: --lake URI"
+        )
     if not lake:
         return target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     from rankmem_aggregator.lake.files import lake_address
 
-    return Target(lake=lake_address(lake))
+    return Target(lake=lake_address(lake), engine=engine or os.environ.get("RANKMEM_ENGINE") or None)

@@ -53,7 +53,7 @@ def open_queries(target: Target, *, unsafe: bool = False) -> Queries:
     """
     from rankmem_aggregator.query import open as opening
 
-    return opening.open_queries(target.address(), target.credentials, unsafe=unsafe)
+    return opening.open_queries(target.address(), target.credentials, unsafe=unsafe, engine=target.engine)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from rankmem_cli.show.render import Format
 def hosts(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -22,7 +23,7 @@ def hosts(
     from rankmem_cli.show.one_question import answer
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file),
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
         session,
         lambda queries, facts: queries.hosts(facts.session_id),
         lambda facts: columns.hosts(),

@@ -22,6 +22,7 @@ Grouping = Annotated[
 def job_peak(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -39,7 +40,7 @@ def job_peak(
     from rankmem_cli.show.job_peak import print_job_peak, show_part
     from rankmem_cli.show.session import open_session
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with open_session(target, session) as (queries, facts):
         if by is None and output is Format.TABLE:
             print_job_peak(queries, facts)

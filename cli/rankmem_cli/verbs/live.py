@@ -28,6 +28,7 @@ def live(
     rank: OfRank,
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -49,7 +50,7 @@ def live(
     from rankmem_cli.show.session import instant
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file),
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
         session,
         lambda queries, facts: queries.live(
             rank,

@@ -27,6 +27,7 @@ Depth = Annotated[
 def modules(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -48,7 +49,7 @@ def modules(
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_session
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with open_session(target, session) as (queries, facts):
         with show_progress("querying"):
             rows = queries.modules(facts.session_id, rank=rank)

@@ -33,6 +33,7 @@ Failure = Annotated[
 def oom(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -57,7 +58,7 @@ def oom(
     from rankmem_cli.show.render import head
     from rankmem_cli.show.session import open_session
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with open_session(target, session) as (queries, facts):
         with show_progress("querying"):
             failures = queries.oom(facts.session_id, rank=rank)

@@ -35,6 +35,7 @@ Grouping = Annotated[
 def ops(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -57,7 +58,7 @@ def ops(
     from rankmem_cli.show.session import moment
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file),
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
         session,
         lambda queries, facts: queries.ops(
             facts.session_id, by=cast("By", by), at=moment(at, facts), rank=rank, device=device

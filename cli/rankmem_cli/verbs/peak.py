@@ -63,6 +63,7 @@ RANKS_NOTES: Final = (
 def peak(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -102,7 +103,7 @@ def peak(
         return rows
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file),
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
         session,
         ask,
         lambda facts: _columns(by, facts.started_ns),

@@ -9,6 +9,7 @@ from rankmem_cli.show.render import Format
 def sessions(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -22,6 +23,8 @@ def sessions(
     from rankmem_cli.show.render import show
     from rankmem_cli.show.session import open_queries
 
-    with open_queries(options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)) as queries:
+    with open_queries(
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
+    ) as queries:
         show(queries.sessions(), columns.sessions(), output=output)
         note_incomplete_sessions(queries)

@@ -9,6 +9,7 @@ from rankmem_cli.show.render import Format
 def status(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -25,7 +26,7 @@ def status(
     from rankmem_cli.show.session import open_session
     from rankmem_cli.show.status import aggregator_lines, set_aside_lines, shipper_line
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with open_session(target, session) as (queries, facts):
         with show_progress("querying"):
             rows = queries.status(facts.session_id)

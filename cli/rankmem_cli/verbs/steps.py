@@ -18,6 +18,7 @@ NO_STEPS: Final = (
 def steps(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -36,7 +37,7 @@ def steps(
     from rankmem_cli.show.one_question import answer
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file),
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
         session,
         lambda queries, facts: queries.steps(facts.session_id, rank=rank),
         lambda facts: columns.steps(facts.started_ns),

@@ -80,6 +80,7 @@ Out = Annotated[
 def timeline(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -116,7 +117,7 @@ def timeline(
     if all_ranks and rank:
         raise RankmemError(Code.INVALID, "--rank and --all-ranks cannot be combined", "leave one out")
     by = by or ("rank" if all_ranks or (rank and len(rank) > 1) else "overall")
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with open_session(target, session) as (queries, facts):
         with show_progress("querying"), not_recorded.hinting_at_kernels(facts):
             rows = queries.timeline(

@@ -14,6 +14,7 @@ TABLE_ROWS: Final = 40
 def weights(
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -32,7 +33,7 @@ def weights(
     from rankmem_cli.show.one_question import answer
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file),
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
         session,
         lambda queries, facts: queries.weights(facts.session_id, rank=rank),
         lambda facts: columns.weights(),

@@ -3,6 +3,7 @@
 --   id: of NPU_MODULE_MEM.moduleId; to 77 they are MindStudio's own, those from 1001 on are rankmem's components,
 --     larger ones hashes of names that recordings have beyond those
 --   name: the component
+-- Scatter: none
 CREATE OR REPLACE VIEW mindstudio.ENUM_MODULE AS
 WITH known AS (
     SELECT (place - 1)::BIGINT AS id, name

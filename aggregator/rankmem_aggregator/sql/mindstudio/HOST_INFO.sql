@@ -2,6 +2,7 @@
 -- Columns:
 --   hostUid: id of the host
 --   hostName: what gethostname() gives
+-- Scatter: none
 CREATE OR REPLACE VIEW mindstudio.HOST_INFO AS
 SELECT host_uid AS hostUid, host_name AS hostName FROM main.host_info;
 

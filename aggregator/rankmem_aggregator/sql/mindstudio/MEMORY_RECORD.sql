@@ -7,6 +7,7 @@
 --   totalAllocated, totalReserved, totalActive (bytes): after it; the allocator's own where known, else requested
 --   streamPtr: stream of the record; of a sum the last known; NULL for APP and on cpu
 --   deviceId: index of the device; -1 for host memory
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.MEMORY_RECORD AS
 SELECT
     t.session_id AS sessionId,

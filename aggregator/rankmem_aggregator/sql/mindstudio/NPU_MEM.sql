@@ -5,6 +5,7 @@
 --   ddr, hbm (bytes): of host memory, of device memory
 --   timestampNs (ns, common clock): when
 --   deviceId: index of the device; -1 for host memory
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.NPU_MEM AS
 SELECT
     p.session_id AS sessionId,

@@ -6,6 +6,7 @@
 --   totalReserved (bytes): then, as a recording states it; else from segments, and of host memory the highest
 --     requested bytes of each second
 --   deviceId: index of the device; -1 for host memory
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.NPU_MODULE_MEM AS
 WITH stated AS (
     SELECT

@@ -10,6 +10,7 @@
 --   totalAllocate, totalReserve (bytes): after it
 --   component: id of PTA
 --   deviceId: index of the device; -1 for host memory
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.NPU_OP_MEM AS
 SELECT
     e.session_id AS sessionId,

@@ -10,6 +10,7 @@
 --     block's component
 --   streamPtr: its stream
 --   deviceId: index of the device; -1 for host memory
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.OP_MEMORY AS
 SELECT
     a.session_id AS sessionId,

@@ -3,6 +3,7 @@
 --   sessionId, attempt: of which job and start; MindStudio's own shape is * EXCLUDE (sessionId, attempt)
 --   rankId: global rank
 --   deviceId: index of its device; -1 for host memory
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.RANK_DEVICE_MAP AS
 SELECT DISTINCT
     session_id AS sessionId,

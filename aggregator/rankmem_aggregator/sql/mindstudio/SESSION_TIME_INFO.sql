@@ -2,6 +2,7 @@
 -- Columns:
 --   sessionId: whose; MindStudio's own shape is * EXCLUDE (sessionId)
 --   startTimeNs, endTimeNs (ns, common clock): first start, last end; NULL while it runs
+-- Scatter: none
 CREATE OR REPLACE VIEW mindstudio.SESSION_TIME_INFO AS
 SELECT session_id AS sessionId, started_ns AS startTimeNs, ended_ns AS endTimeNs FROM session_overview;
 

@@ -4,6 +4,7 @@
 --   id: number of the step
 --   startNs, endNs (ns, common clock): from its ProfilerStep marker's start, else from the end of the step
 --     before; the first from the rank's start
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.STEP_TIME AS
 SELECT
     t.session_id AS sessionId,

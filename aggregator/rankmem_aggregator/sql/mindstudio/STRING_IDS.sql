@@ -2,6 +2,7 @@
 -- Columns:
 --   id: of component, name, type and operatorName
 --   value: the text
+-- Scatter: none
 CREATE OR REPLACE VIEW mindstudio.STRING_IDS AS
 SELECT mindstudio.id_of(value) AS id, value
 FROM (

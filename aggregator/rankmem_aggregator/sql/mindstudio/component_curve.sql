@@ -6,6 +6,7 @@
 --   time_ms (ms): from the start of the session
 --   legend: name of the curve, as MindStudio writes it; other components of ours likewise
 --   mb (MB of 1024 * 1024 bytes): its value
+-- Scatter: none
 CREATE OR REPLACE MACRO mindstudio.component_curve(of_session, of_rank) AS TABLE
 WITH start AS (
     SELECT started_ns FROM session_overview WHERE session_id = of_session

@@ -7,6 +7,7 @@
 --   Component: name of the component
 --   Peak Memory Reserved(MB): the most it reserved, in MB of 1024 * 1024 bytes
 --   Timestamp(ms): when, from the start of the session
+-- Scatter: none
 CREATE OR REPLACE MACRO mindstudio.component_peak(of_session, of_rank, threshold_bytes := 104857600) AS TABLE
 SELECT *
 FROM (

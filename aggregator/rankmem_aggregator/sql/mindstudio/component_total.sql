@@ -9,6 +9,7 @@
 --   sum_name: PTA+GE or MindSpore+GE; NULL for WORKSPACE, and where there is nothing but GE
 --   sum_stream: of the record, or of the last one of the other component
 --   sum_allocated_bytes, sum_reserved_bytes, sum_active_bytes (bytes): of the two together
+-- Scatter: hosts
 CREATE OR REPLACE VIEW mindstudio.component_total AS
 WITH stated AS (
     SELECT

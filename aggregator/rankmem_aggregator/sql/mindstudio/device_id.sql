@@ -3,6 +3,7 @@
 --   device (text): device type and index
 -- Columns:
 --   one value: its index; -1 for host memory
+-- Scatter: none
 CREATE OR REPLACE MACRO mindstudio.device_id(device)
 AS coalesce(try_cast(split_part(device, ':', 2) AS INTEGER), -1);
 

@@ -6,6 +6,7 @@
 --   time_ms (ms): from the start of the session
 --   legend: name of the curve, as MindStudio writes it; Operators Activated only where streams are known
 --   mb (MB of 1024 * 1024 bytes): its value
+-- Scatter: none
 CREATE OR REPLACE MACRO mindstudio.overall_curve(of_session, of_rank) AS TABLE
 WITH shown AS (
     SELECT

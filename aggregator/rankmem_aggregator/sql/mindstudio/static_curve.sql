@@ -7,6 +7,7 @@
 --   node: Node Index; one past the last for what is never given back
 --   size_mb (MB of 1024 * 1024 bytes): Size: taken by then and not given back
 --   total_size_mb (MB of 1024 * 1024 bytes): Total Size: what the graph was given; NULL where it is not recorded
+-- Scatter: none
 CREATE OR REPLACE MACRO mindstudio.static_curve(of_session, of_rank, of_graph) AS TABLE
 WITH block AS (
     SELECT operator, node_first, node_last, size_bytes

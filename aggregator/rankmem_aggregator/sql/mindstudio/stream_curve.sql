@@ -7,6 +7,7 @@
 --   legend: name of the curve, as MindStudio writes it
 --   mb (MB of 1024 * 1024 bytes): the device's totals at a record of the stream; a stream's own are in
 --     allocator_curve(of_session, of_rank, 'stream')
+-- Scatter: none
 CREATE OR REPLACE MACRO mindstudio.stream_curve(of_session, of_rank) AS TABLE
 SELECT time_ms, legend, mb
 FROM (

@@ -2,6 +2,7 @@
 -- Columns:
 --   id: of MEMORY_RECORD.component
 --   value: the component
+-- Scatter: none
 CREATE OR REPLACE VIEW mindstudio.text_of AS
 SELECT mindstudio.id_of(value) AS id, value
 FROM (VALUES ('PTA'), ('PTA+GE'), ('GE'), ('MindSpore'), ('MindSpore+GE'), ('WORKSPACE'), ('APP')) AS c (value);

@@ -10,6 +10,7 @@
 --   time_ns (ns, common clock): when it was sampled
 --   app_reserved (bytes): held by the whole process
 --   app (bytes): what of it lies beyond the allocator
+-- Scatter: none
 SELECT time_ns, app_reserved_bytes AS app_reserved, app_bytes AS app
 FROM app_curve
 WHERE session_id = $session

@@ -12,6 +12,7 @@
 --   group_name: the group, the one that held the most first
 --   time_ns (ns, common clock): of the event; the beginning, for what a group held there already
 --   allocated, active, reserved (bytes): after it
+-- Scatter: none
 WITH course AS (
     SELECT
         coalesce(group_name, 'none') AS group_name,

@@ -13,6 +13,7 @@
 --   group_name: the group
 --   time_ns (ns, common clock): of the event; the beginning, for what a group held there already
 --   bytes (bytes): requested bytes of its blocks alive after it
+-- Scatter: none
 WITH course AS (
     SELECT coalesce(group_name, 'none') AS group_name, seq, coalesce(time_ns, $first_ns) AS time_ns, bytes
     FROM (

@@ -10,6 +10,7 @@
 --   time_ns (ns, common clock): of the event; or of what is older than the recording, see held_before
 --   requested (bytes): requested bytes after it
 --   allocated, active, reserved (bytes): the allocator's own; NULL where not known, and on cpu
+-- Scatter: none
 SELECT
     e.time_ns + coalesce(s.offset_ns, 0) AS time_ns,
     e.requested_bytes AS requested,

@@ -10,6 +10,7 @@
 --   time_ns (ns, common clock): of the highest requested bytes in the second
 --   requested (bytes): the highest in it
 --   allocated, active, reserved (bytes): the highest of the allocator's own in it; NULL where not known
+-- Scatter: none
 SELECT
     arg_max(b.requested_peak_ns, (b.requested_peak_bytes, -b.seq_first)) + coalesce(any_value(s.offset_ns), 0) AS time_ns,
     max(b.requested_peak_bytes) AS requested,

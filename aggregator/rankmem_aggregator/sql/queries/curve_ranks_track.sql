@@ -12,6 +12,7 @@
 --   first_ns, last_ns (ns, common clock): their first and last event
 --   events: in the seconds that the range touches
 --   all_events: in all
+-- Scatter: none
 WITH life AS MATERIALIZED (
     SELECT attempt, rank, host_uid, coalesce(offset_ns, 0) AS offset_ns
     FROM rank_span

@@ -11,6 +11,7 @@
 --   host_name: its host
 --   first_ns, last_ns (ns, common clock): its first and last event
 --   events: in the seconds that the range touches
+-- Scatter: none
 SELECT
     p.attempt,
     p.rank,

@@ -2,6 +2,7 @@
 -- Columns:
 --   session_id: the job
 --   num_ranks: its ranks, over all attempts, of which figures of bytes may be wrong
+-- Scatter: none
 SELECT i.session_id, count(DISTINCT (i.attempt, i.rank)) AS num_ranks
 FROM incompleteness AS i
 INNER JOIN session AS s USING (session_id)

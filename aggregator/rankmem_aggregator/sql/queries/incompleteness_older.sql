@@ -3,6 +3,7 @@
 --   session (text): session id
 -- Columns:
 --   all columns of the view incompleteness
+-- Scatter: hosts
 SELECT
     session_id,
     attempt,

@@ -11,6 +11,7 @@
 --   group_name: the group
 --   time_ns (ns, common clock): of the event; the beginning, for what a group held there already
 --   bytes (bytes): requested bytes of its blocks alive after it
+-- Scatter: none
 WITH course AS (
     SELECT coalesce(group_name, 'none') AS group_name, place, time_ns, bytes
     FROM job_curve_by_group(

@@ -20,6 +20,7 @@
 --   allocated_ns (ns, common clock): when; NULL for blocks older than the recording
 --   age_ns (ns): from its alloc to the instant
 --   preexisting: true for a block older than the recording
+-- Scatter: none
 SELECT
     attempt,
     rank,

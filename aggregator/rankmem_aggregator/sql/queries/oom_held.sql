@@ -8,6 +8,7 @@
 --   seq (count): the event
 -- Columns:
 --   all columns of the macro held_at_points
+-- Scatter: none
 SELECT * FROM held_at_points(
     $session,
     $by,

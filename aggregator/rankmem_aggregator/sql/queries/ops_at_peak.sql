@@ -16,6 +16,7 @@
 --   num_allocations: how many
 --   largest_bytes (bytes): the largest block of all
 --   num_ranks: ranks that took part
+-- Scatter: none
 SELECT * FROM (
     SELECT
         device_type,

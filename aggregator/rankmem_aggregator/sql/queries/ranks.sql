@@ -3,6 +3,7 @@
 --   session (text): session id
 -- Columns:
 --   all columns of the view rank_overview; of a rank of rank_missing who it is, its state and that nothing is complete
+-- Scatter: hosts
 SELECT * FROM rank_overview
 WHERE session_id = $session
 UNION ALL BY NAME

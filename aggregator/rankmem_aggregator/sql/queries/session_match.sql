@@ -4,6 +4,7 @@
 -- Columns:
 --   session_id, name: the session
 --   match: 0 its id, 1 its name, 2 the beginning of its id
+-- Scatter: none
 SELECT
     session_id,
     name,

@@ -4,6 +4,7 @@
 -- Columns:
 --   all columns of the view session_overview
 --   match: 0 its id, 1 its name, 2 the beginning of its id
+-- Scatter: none
 SELECT
     o.*,
     CASE WHEN upper(s.session_id) = upper($session) THEN 0 WHEN s.name = $session THEN 1 ELSE 2 END AS match

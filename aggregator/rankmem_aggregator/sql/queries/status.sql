@@ -6,6 +6,7 @@
 --   all columns of the view rank_status
 --   state: running, silent (nothing stored for 30 s), ending (its process ended, not all is stored), ended, killed
 --   silent_ns (ns): since its last batch was stored; NULL once all is
+-- Scatter: hosts
 WITH asked AS (
     SELECT *, coalesce($now_ns::BIGINT, epoch_ns(now())) - stored_ns AS since_ns
     FROM rank_status

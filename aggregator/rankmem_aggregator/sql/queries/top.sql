@@ -6,6 +6,7 @@
 --   all columns of the view rank_now
 --   headroom_share: headroom_bytes as a part of device_total_bytes
 --   age_ns (ns): since its last stored event; NULL once it has ended
+-- Scatter: hosts
 SELECT
     *,
     headroom_bytes / nullif(device_total_bytes, 0) AS headroom_share,

@@ -1,6 +1,7 @@
 -- Question: Which row, joined to the last SELECT of a statement, keeps the statement from waiting for itself?
 -- Columns:
 --   one (count): 1
+-- Scatter: none
 
 -- DuckDB 2.0 hands rows of a CTE on to its readers while it is being made, and of readers that depend on one another each
 -- can wait for the next: job_peak_bound did so for ever. Where the body of a CTE, or what follows it, holds a

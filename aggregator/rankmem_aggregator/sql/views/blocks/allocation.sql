@@ -18,6 +18,7 @@
 --   duration_ns (ns): from alloc to freed; NULL while it lives
 --   preexisting: true for a block older than the recording
 --   allocated_utc, freed_utc: the same instants as TIMESTAMP in UTC
+-- Scatter: hosts
 CREATE OR REPLACE VIEW allocation AS
 WITH last_meaning AS (
     SELECT session_id, attempt, rank, device, allocation_id, arg_max(category, (seq, time_ns)) AS category

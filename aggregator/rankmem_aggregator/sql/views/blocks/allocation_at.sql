@@ -6,6 +6,7 @@
 --   all columns of the view allocation
 --   device_type: cpu, cuda, ...
 --   alive_at_time: true if it was alive then; the blocks of a process that had ended are not
+-- Scatter: hosts
 CREATE OR REPLACE MACRO allocation_at(of_session, at_ns) AS TABLE
 SELECT
     a.*,

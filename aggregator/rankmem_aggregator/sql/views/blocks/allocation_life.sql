@@ -17,6 +17,7 @@
 --   freed_seq: that event
 --   duration_ns (ns): from alloc to freed; NULL while it lives
 --   preexisting: true for a block older than the recording
+-- Scatter: hosts
 CREATE OR REPLACE VIEW allocation_life AS
 WITH ending AS (
     -- A free may come in two rows: requested in one batch, completed in a later one.

@@ -10,6 +10,7 @@
 -- Columns:
 --   all columns of the view allocation_life but session_id, attempt, rank, device and first_category
 --   category: what the bytes meant then, as in meaning_of
+-- Scatter: none
 CREATE OR REPLACE MACRO block_of_device(
     of_session, of_attempt, of_rank, of_device, of_offset_ns, until_seq := NULL, until_ns := NULL, after_seq := NULL
 ) AS TABLE

@@ -4,6 +4,7 @@
 -- Columns:
 --   one value: project; library (Python that belongs to no project: torch, an installed package, the standard
 --     library, generated code); native (no frame of Python: C++, built-ins, a module's range in a profiler's trace)
+-- Scatter: none
 CREATE OR REPLACE MACRO frame_origin(file_path, function) AS CASE
     -- The one rule. Its limits are in docs/sql.md, question 8.
     -- Profilers name built-ins and modules as Python prints them, without a file; unwinders write ?? for it.

@@ -5,6 +5,7 @@
 --   preexisting: true for a block older than the recording; the default is false
 -- Columns:
 --   one value: as group_of_block
+-- Scatter: none
 CREATE OR REPLACE MACRO group_of(
     of_group, operator, module, line, category, phase, step, annotation, stream, component, preexisting := false
 ) AS group_of_block(

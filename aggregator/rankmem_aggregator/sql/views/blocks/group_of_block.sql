@@ -4,6 +4,7 @@
 --   block: a row or struct that has these as columns, and preexisting: true for a block older than the recording
 -- Columns:
 --   one value: the group as text; where the block has none NULL, or before the recording if it is older than that
+-- Scatter: none
 CREATE OR REPLACE MACRO group_of_block(of_group, block) AS coalesce(
     CASE of_group
         WHEN 'operator' THEN block.operator

@@ -4,6 +4,7 @@
 --   preexisting: true for a block older than the recording
 -- Columns:
 --   one value: the group as text; where the block has none before the recording if it is older than that, else empty
+-- Scatter: none
 CREATE OR REPLACE MACRO group_text(value, preexisting) AS
 coalesce(value::VARCHAR, CASE WHEN preexisting THEN 'before the recording' ELSE '' END);
 

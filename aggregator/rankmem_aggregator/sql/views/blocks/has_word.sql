@@ -4,6 +4,7 @@
 --   operator, module, category, line, forward_line (text): the block's names, NULL where it has none
 -- Columns:
 --   one value: true if the word is in one of them, without regard to case; NULL or false if not
+-- Scatter: none
 CREATE OR REPLACE MACRO has_word(word, operator, module, category, line, forward_line) AS
 word IS NULL
 OR contains(lower(operator), word)

@@ -9,6 +9,7 @@
 --   requested_bytes (bytes): requested bytes then
 --   seq: its last event by then; live_at_points and live_at_seq have what was alive
 --   time_ns (ns, common clock): when that event was
+-- Scatter: hosts
 CREATE OR REPLACE MACRO held_at(of_session, at_ns) AS TABLE
 WITH bucket AS (
     SELECT b.*, coalesce(s.offset_ns, 0) AS offset_ns, s.host_uid

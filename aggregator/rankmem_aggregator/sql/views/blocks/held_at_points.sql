@@ -10,6 +10,7 @@
 --   live_bytes (bytes): of its blocks alive then
 --   live_allocations: how many
 --   largest_bytes (bytes): the largest of them
+-- Scatter: hosts
 CREATE OR REPLACE MACRO held_at_points(of_session, of_group, of_points) AS TABLE
 SELECT
     b.attempt,

@@ -5,6 +5,7 @@
 --   value: the text
 -- Columns:
 --   one value: true if it is, or if there is no such list
+-- Scatter: none
 CREATE OR REPLACE MACRO is_among(of_pick, path, value) AS
 json_extract_string(of_pick::VARCHAR, path)::VARCHAR[] = [] OR coalesce(list_contains(json_extract_string(of_pick::VARCHAR, path)::VARCHAR[], value), false);
 

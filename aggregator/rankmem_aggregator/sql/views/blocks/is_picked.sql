@@ -7,6 +7,7 @@
 --   block: a row or struct that has the columns of the view allocation
 -- Columns:
 --   one value: true if it does
+-- Scatter: none
 CREATE OR REPLACE MACRO is_picked(of_pick, block) AS
 of_pick IS NULL
 OR (

@@ -12,6 +12,7 @@
 --   forward_line: of a block of backward the line of the forward call it belongs to
 --   frames: its Python stack
 --   age_ns (ns): from its alloc to the instant; NULL for blocks older than the recording
+-- Scatter: none
 CREATE OR REPLACE MACRO live_at(of_session, of_attempt, of_rank, of_device, at_ns) AS TABLE
 WITH meaning AS (
     SELECT c.device, c.allocation_id, arg_max(c.category, (c.seq, c.time_ns)) AS category

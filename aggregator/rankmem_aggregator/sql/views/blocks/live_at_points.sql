@@ -7,6 +7,7 @@
 --   category: what the bytes meant then
 --   device_type: cpu, cuda, ...
 --   point_seq: the event
+-- Scatter: hosts
 CREATE OR REPLACE MACRO live_at_points(of_session, of_points) AS TABLE
 WITH point AS MATERIALIZED (
     SELECT p.attempt, p.rank, p.device, p.seq AS point_seq

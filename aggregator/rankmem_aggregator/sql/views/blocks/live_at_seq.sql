@@ -10,6 +10,7 @@
 --   line: the line of the project that made it
 --   forward_line: of a block of backward the line of the forward call it belongs to
 --   frames: its Python stack
+-- Scatter: none
 CREATE OR REPLACE MACRO live_at_seq(of_session, of_attempt, of_rank, of_device, at_seq) AS TABLE
 SELECT
     a.* EXCLUDE (first_category, device_type, point_seq),

@@ -9,6 +9,7 @@
 --   allocated_bytes (bytes): allocated, blocks older than the recording left out. Of category: meant last
 --   num_allocations: how many
 --   largest_bytes (bytes): the largest block of all
+-- Scatter: hosts
 CREATE OR REPLACE MACRO made_total(of_session, of_group, of_rank := NULL) AS TABLE
 WITH
 -- From the rows of allocation_record alone: one pass over three or four of their columns. Numbers become

@@ -4,6 +4,7 @@
 --   preexisting: true for a block older than the recording
 -- Columns:
 --   one value: the category; of a block older than the recording whose category is not known: before the recording
+-- Scatter: none
 CREATE OR REPLACE MACRO meaning_of(category, preexisting) AS
 CASE
     WHEN preexisting AND coalesce(category, 'unknown') = 'unknown' THEN 'before the recording'

@@ -16,6 +16,7 @@
 --   fragmentation: the part of unused_bytes outside of that piece, 0 to 1
 --   stream: of the request
 --   operator, line, stack_id: who asked
+-- Scatter: hosts
 CREATE OR REPLACE VIEW oom_overview AS
 WITH failed AS (
     SELECT o.* EXCLUDE (seq), o.seq AS oom_seq, coalesce(s.offset_ns, 0) AS offset_ns, s.host_uid

@@ -8,6 +8,7 @@
 --   num_allocations: how many
 --   largest_bytes (bytes): the largest of them
 --   mean_duration_ns (ns): mean life of the blocks that ended
+-- Scatter: hosts
 CREATE OR REPLACE MACRO operator_total(of_session) AS TABLE
 WITH
 -- Most records of blocks have their end; the few others are looked up starting from the ends.

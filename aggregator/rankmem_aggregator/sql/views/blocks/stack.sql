@@ -7,6 +7,7 @@
 --   function: the function of that frame
 --   frames: all frames as "file:line function", the one nearest to the operator first; without files functions
 --   in_project: whether the line is the project's; NULL where there is no line
+-- Scatter: none
 CREATE OR REPLACE VIEW stack AS
 WITH frame AS (
     SELECT

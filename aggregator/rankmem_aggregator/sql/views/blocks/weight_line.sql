@@ -7,6 +7,7 @@
 --   dtype, shape: of its elements
 --   line: the line of the project that made it
 --   stack_id: its Python stack
+-- Scatter: hosts
 CREATE OR REPLACE VIEW weight_line AS
 SELECT
     w.session_id, w.attempt, w.rank, w.name, w.size_bytes, w.grad_size_bytes, w.dtype, w.shape, s.line, w.stack_id

@@ -15,6 +15,7 @@
 --   active_bytes (bytes): the same until they are given back
 --   reserved_bytes (bytes): of its segments made since the recording began; of host memory the allocated. Where a
 --     recording of an NPU has totals and no segments: for components from the totals, for streams NULL
+-- Scatter: none
 CREATE OR REPLACE MACRO allocator_curve(of_session, of_rank, of_group, of_attempt := NULL) AS TABLE
 WITH segmentless AS (
     SELECT attempt, device

@@ -9,6 +9,7 @@
 --     a recording before the first record of each of its components, or where it has no reserved bytes
 --   app_bytes (bytes): what lies beyond: the component app; NULL where one of the two is not known, never below 0
 --   device_used_bytes, device_free_bytes, device_total_bytes (bytes): of the device, all processes together
+-- Scatter: hosts
 CREATE OR REPLACE VIEW app_curve AS
 -- Components of a recording that held something before their first record: until that, the totals lack it.
 WITH whole AS (

@@ -11,6 +11,7 @@
 --   seq: the event; -1 for blocks older than the recording
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
 --   change_bytes (bytes): what it added to the group, or took away. Those of one seq belong together
+-- Scatter: hosts
 CREATE OR REPLACE MACRO block_change(
     of_session, of_group, of_rank := NULL, of_attempt := NULL, only_recent := false
 ) AS TABLE

@@ -10,6 +10,7 @@
 --   seq: the event; -1 for blocks older than the recording
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
 --   bytes (bytes): requested bytes of the group's blocks alive after it
+-- Scatter: none
 CREATE OR REPLACE MACRO curve_by_group(of_session, of_rank, of_group, of_attempt := NULL) AS TABLE
 SELECT attempt, device, group_name, seq, time_ns, bytes::BIGINT AS bytes
 FROM (

@@ -15,6 +15,7 @@
 --   time_ns (ns, common clock): of the event; of place 1 the beginning, where it held something already. The bytes of
 --     a process are gone when it ends
 --   bytes (bytes): of the group's ranks together after it
+-- Scatter: none
 CREATE OR REPLACE MACRO curve_by_ranks(
     of_session,
     of_group,

@@ -11,6 +11,7 @@
 --   time_ns (ns, common clock): when; NULL for blocks older than the recording
 --   bytes (bytes): requested bytes of the group after it. Of a range of the summaries there are its highest and its
 --     last alone; no point lies above the curve, and none of its peaks is missing
+-- Scatter: hosts
 CREATE OR REPLACE MACRO group_course(of_session, of_group, of_rank := NULL, of_attempt := NULL) AS TABLE
 WITH bucket AS MATERIALIZED (
     SELECT g.*, coalesce(s.offset_ns, 0) AS offset_ns

@@ -4,6 +4,7 @@
 --   seq: its position in the log
 --   time_ns (ns, the host's clock): when
 --   requested_bytes (bytes): what the blocks older than the recording hold together
+-- Scatter: hosts
 CREATE OR REPLACE VIEW held_before AS
 WITH older AS (
     SELECT session_id, attempt, rank, device, sum(size_bytes) AS bytes

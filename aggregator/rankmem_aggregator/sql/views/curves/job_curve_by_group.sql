@@ -12,6 +12,7 @@
 --   time_ns (ns, common clock): of the event; of blocks older than the recording their rank's start. The bytes of a
 --     process are gone when it ends
 --   bytes (bytes): requested bytes of the group's blocks alive after it, on all of these ranks
+-- Scatter: none
 CREATE OR REPLACE MACRO job_curve_by_group(
     of_session, of_group, of_device_type, of_ranks := NULL, by_second := false
 ) AS TABLE

@@ -17,6 +17,7 @@
 --   last_bytes (bytes): requested bytes after the last event
 --   allocated_peak_bytes, active_peak_bytes, reserved_peak_bytes (bytes): the allocator's own highest; NULL if unknown
 --   allocated_last_bytes, active_last_bytes, reserved_last_bytes (bytes): its last known
+-- Scatter: hosts
 CREATE OR REPLACE MACRO memory_cell(of_session, of_width_s) AS TABLE
 SELECT
     l.session_id,

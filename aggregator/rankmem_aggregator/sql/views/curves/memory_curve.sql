@@ -11,6 +11,7 @@
 --   requested_peak_bytes, requested_last_bytes (bytes): highest and last requested bytes in that second
 --   allocated_peak_bytes, active_peak_bytes, reserved_peak_bytes (bytes): the allocator's own; on cpu the requested
 --   events: in that second; a second without events has no row, and the last value holds
+-- Scatter: none
 CREATE OR REPLACE MACRO memory_curve(of_session, of_rank, of_attempt := NULL) AS TABLE
 WITH bucket AS (
     SELECT *, CASE WHEN split_part(device, ':', 1) = 'cpu' THEN requested_peak_bytes END AS cpu_bytes

@@ -3,6 +3,7 @@
 --   all columns of memory_event, with time_ns on the session's common clock
 --   time_utc: the same instant as TIMESTAMP in UTC
 --   host_uid: the host of the rank
+-- Scatter: hosts
 CREATE OR REPLACE VIEW memory_event_utc AS
 SELECT
     e.* REPLACE (e.time_ns + coalesce(s.offset_ns, 0) AS time_ns),

@@ -15,6 +15,7 @@
 --   peak_growth_bytes (bytes): its peak less that of the step before
 --   end_growth_bytes (bytes): what it left behind: end_bytes less that of the step before
 --   optimizers: classes of the optimizers that ended it, or user
+-- Scatter: hosts
 CREATE OR REPLACE MACRO step_total(of_session, of_rank := NULL) AS TABLE
 WITH span AS MATERIALIZED (
     SELECT

@@ -6,6 +6,7 @@
 --   operator, layer, call_site: of the launch itself; for a backward kernel without them those of the forward kernel
 --     that shares its autograd sequence number, the last one launched before it
 --   forward_kernel_id: that forward kernel; NULL for forward kernels and where none is known
+-- Scatter: hosts
 CREATE OR REPLACE VIEW kernel_origin AS
 WITH numbered AS (
     SELECT *, try_cast(sequence_ids AS BIGINT[])[1] AS sequence FROM kernel_launch

@@ -9,6 +9,7 @@
 --   total_ns (ns): their time on the device, added up
 --   forward_ns, backward_ns (ns): of those that are known to be of forward, of backward
 --   longest_ns (ns): of the longest
+-- Scatter: hosts
 CREATE OR REPLACE MACRO kernel_total(of_session, of_group := 'layer') AS TABLE
 SELECT
     rank,

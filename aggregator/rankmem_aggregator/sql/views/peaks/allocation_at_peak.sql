@@ -6,6 +6,7 @@
 --   device_type: cpu, cuda, ...
 --   alive_at_peak: true if it was alive right after the event at which its rank and device stood highest
 --   peak_time_ns (ns, common clock): that rank's peak
+-- Scatter: hosts
 CREATE OR REPLACE MACRO allocation_at_peak(of_session) AS TABLE
 SELECT
     a.*,

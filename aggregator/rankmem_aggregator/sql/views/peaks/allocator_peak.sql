@@ -20,6 +20,7 @@
 --     memory and of what is sampled its own peak; of sampled pinned_host the most it held from the host
 --   peak_reserved_ns (ns, common clock): the first instant at which it did
 --   is_sampled: true for app, for sampled pinned_host and for the components that a recording samples: in no sum
+-- Scatter: hosts
 CREATE OR REPLACE MACRO allocator_peak(of_session, of_group, of_rank := NULL) AS TABLE
 -- A pair whose first is NULL is none, and would be the greatest of all: FILTER leaves it out.
 WITH segment_change AS (

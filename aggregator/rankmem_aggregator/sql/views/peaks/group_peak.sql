@@ -14,6 +14,7 @@
 --   requested_bytes (bytes): its share
 --   seq: the rank's event that gave it; live_at_seq has what was alive
 --   clock_error_ns (ns): bound of that rank's clock offset
+-- Scatter: time
 CREATE OR REPLACE MACRO group_peak(of_session, of_group) AS TABLE
 WITH
 -- A track is a device of a rank of an attempt. Tracks are numbered so that, among events of one instant, the

@@ -11,6 +11,7 @@
 --   allocated_bytes (bytes): allocated in all, blocks older than the recording left out. Of category: meant last
 --   num_allocations: how many
 --   largest_bytes (bytes): the largest block of all
+-- Scatter: hosts
 CREATE OR REPLACE MACRO held_at_peak(of_session, of_group, of_rank := NULL) AS TABLE
 WITH top AS MATERIALIZED (
     SELECT attempt, rank, device, peak_seq

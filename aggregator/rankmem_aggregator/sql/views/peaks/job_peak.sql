@@ -11,6 +11,7 @@
 --   requested_bytes (bytes): its share
 --   seq: the rank's event that gave it; live_at_seq has what was alive
 --   clock_error_ns (ns): bound of that rank's clock offset
+-- Scatter: time
 CREATE OR REPLACE MACRO job_peak(of_session) AS TABLE
 SELECT
     device_type,

@@ -23,6 +23,7 @@
 --     it is not known, as in peak_bound
 --   at_least_bytes (bytes): the true peak is not below it, whatever is missing: what the ranks held then of which
 --     nothing was missing by then, or the highest that one rank held for certain; NULL where it cannot be derived
+-- Scatter: time
 CREATE OR REPLACE MACRO job_peak_bound(of_session, of_shares := NULL) AS TABLE
 WITH share AS MATERIALIZED (
     SELECT j.*, s.host_uid, j.job_peak_ns - coalesce(s.offset_ns, 0) AS host_ns

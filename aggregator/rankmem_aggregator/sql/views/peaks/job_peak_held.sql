@@ -12,6 +12,7 @@
 --   live_allocations: how many
 --   largest_bytes (bytes): the largest of them
 --   num_ranks: ranks that held some
+-- Scatter: time
 CREATE OR REPLACE MACRO job_peak_held(of_session, of_group, of_shares := NULL) AS TABLE
 SELECT
     device_type,

@@ -9,6 +9,7 @@
 --   live_bytes_at_peak (bytes): of its blocks alive at the peak
 --   live_allocations_at_peak: how many
 --   largest_bytes (bytes): the largest of them
+-- Scatter: hosts
 CREATE OR REPLACE MACRO line_at_peak(of_session) AS TABLE
 SELECT
     b.attempt,

@@ -11,6 +11,7 @@
 --   forward_line: of a block of backward the line of the forward call it belongs to
 --   frames: its Python stack
 --   age_ns (ns): from its alloc to the peak; NULL for blocks older than the recording
+-- Scatter: hosts
 CREATE OR REPLACE MACRO live_at_peak(of_session, of_rank := NULL, of_attempt := NULL) AS TABLE
 SELECT
     a.* EXCLUDE (first_category, point_seq),

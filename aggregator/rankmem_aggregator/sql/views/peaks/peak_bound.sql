@@ -7,6 +7,7 @@
 --   at_least_bytes (bytes): the true peak is not below it: the highest total before the first hole, up to which every
 --     event is there; where later totals cannot be too high, the peak itself; NULL where it cannot be derived
 --   at_most_bytes (bytes): the true peak is not above it; NULL where events are missing: what came in a hole is unknown
+-- Scatter: hosts
 CREATE OR REPLACE VIEW peak_bound AS
 WITH flawed AS (
     SELECT

@@ -15,6 +15,7 @@
 --   peak_time_ns (ns, common clock): the first instant at which they did; NULL if only blocks older than the recording
 --   peak_time_utc: the same, readable
 --   peak_seq: the event after which they did; -1 for blocks older than the recording
+-- Scatter: hosts
 CREATE OR REPLACE MACRO peak_by_group(of_session, of_group, of_rank := NULL) AS TABLE
 WITH top AS MATERIALIZED (
     SELECT attempt, rank, device, device_type, host_name, peak_requested_bytes, peak_time_ns, peak_seq

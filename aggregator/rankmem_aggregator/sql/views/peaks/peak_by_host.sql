@@ -13,6 +13,7 @@
 --   lowest_peak_bytes (bytes): peak of the rank that stayed lowest
 --   sum_of_peaks_bytes (bytes): the ranks' peaks added up; a bound, for they happen at different instants
 --   complete: true if every rank there is complete
+-- Scatter: hosts
 CREATE OR REPLACE VIEW peak_by_host AS
 SELECT
     session_id,

@@ -19,6 +19,7 @@
 --   events: allocator events on that device
 --   complete: true if no event of the rank is missing and the replay equals the allocator's counter
 --   is_rank_peak: true on the attempt in which this rank and device stood highest (the latest among equals)
+-- Scatter: hosts
 CREATE OR REPLACE VIEW peak_by_rank AS
 WITH top AS (
     SELECT

@@ -15,6 +15,7 @@
 --   highest_peak_bytes (bytes): that peak
 --   lowest_rank: the rank whose own peak is lowest
 --   lowest_peak_bytes (bytes): that peak
+-- Scatter: time
 CREATE OR REPLACE MACRO peak_by_ranks(of_session, of_group) AS TABLE
 WITH member AS (
     SELECT

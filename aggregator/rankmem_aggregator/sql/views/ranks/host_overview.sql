@@ -11,6 +11,7 @@
 --   records_lost: records of the logs known to be missing, of events and of all else; NULL: their number is not known
 --   events_lost: at most so many allocator events are missing; as in rank_loss
 --   clock_error_ns (ns): bound of the clock offset, the largest over the attempts
+-- Scatter: none
 CREATE OR REPLACE VIEW host_overview AS
 SELECT
     r.session_id,

@@ -11,6 +11,7 @@
 --   is_bytes: true if figures of bytes are too low or not exact, false if names alone are missing; NULL where it is not
 --     known whether anything is (partial)
 --   sentence: all of this in words
+-- Scatter: hosts
 CREATE OR REPLACE VIEW incompleteness AS
 WITH hole AS (
     SELECT

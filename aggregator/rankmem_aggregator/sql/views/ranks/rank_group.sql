@@ -8,6 +8,7 @@
 --   group_name: the same for people: host name, host name and device, or coordinate; NULL where it is not known
 --   is_summed: whether sums over the group can have it: it has a clock, or is the only rank there,
 --     with one device of its type
+-- Scatter: none
 CREATE OR REPLACE MACRO rank_group(of_session, of_group) AS TABLE
 SELECT
     b.attempt,

@@ -8,6 +8,7 @@
 --   first_lost_seq: the first missing position from which on a total may be wrong, for a block may have come or gone
 --     unseen; NULL: none. What ends a recording, or was sent again after it, makes no later total wrong
 --   complete: true if nothing is missing
+-- Scatter: hosts
 CREATE OR REPLACE VIEW rank_loss AS
 WITH hole AS (
     -- Names that are missing are no events. Where all is missing from some instant on, or the source's own history

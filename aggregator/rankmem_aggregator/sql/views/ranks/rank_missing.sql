@@ -2,6 +2,7 @@
 -- Columns:
 --   session_id, attempt, rank: whose; the attempt is judged by the largest world size given to any of its ranks
 --   state: never reported; awaited while ranks of that attempt still run and no later one has begun
+-- Scatter: hosts
 CREATE OR REPLACE VIEW rank_missing AS
 WITH attempt AS (
     SELECT

@@ -11,6 +11,7 @@
 --   headroom_bytes (bytes): free on the device, and what the allocator holds unused; NULL where neither is known
 --   last_event_ns (ns, common clock): time of its last event
 --   ended_ns (ns, common clock): when it ended; NULL while it runs
+-- Scatter: hosts
 CREATE OR REPLACE VIEW rank_now AS
 WITH newest AS (
     SELECT session_id, max(attempt) AS attempt

@@ -20,6 +20,7 @@
 --   exit_code: of its process; below zero the signal that ended it; NULL: not known
 --   exception: type of the exception that ended it
 --   has_clock: false if it was imported from a recording without times
+-- Scatter: hosts
 CREATE OR REPLACE VIEW rank_overview AS
 WITH device_peak AS (
     SELECT session_id, attempt, rank, list(device ORDER BY device) AS devices,

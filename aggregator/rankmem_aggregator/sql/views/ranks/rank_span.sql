@@ -12,6 +12,7 @@
 --   ended_utc: the same, readable
 --   has_clock: false if its times are no wall clock's: it was imported from a recording without times, whose events
 --     count from 0 on. Such a rank is in no sum over several
+-- Scatter: hosts
 CREATE OR REPLACE VIEW rank_span AS
 WITH host_span AS (
     SELECT

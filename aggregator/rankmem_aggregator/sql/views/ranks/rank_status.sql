@@ -17,6 +17,7 @@
 --   spool_bytes (bytes): of its log on its host's disk, as last reported; 0 once all of it is stored
 --   sent_bytes (bytes): sent for it
 --   shipper_cpu_ns (ns): CPU time of its host's shipper, all its ranks
+-- Scatter: hosts
 CREATE OR REPLACE VIEW rank_status AS
 WITH log AS (
     -- A process that went on by exec has a second log.

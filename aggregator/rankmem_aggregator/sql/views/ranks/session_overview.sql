@@ -17,6 +17,7 @@
 --   torch_version, python_version, rankmem_version: of the trainer
 --   detail: RANKMEM_DETAIL of its ranks: full, operators or events; NULL if unknown
 --   not_recorded: what its ranks had switched off, each different list of operators, stacks, modules once
+-- Scatter: none
 CREATE OR REPLACE VIEW session_overview AS
 WITH ranks AS (
     SELECT

@@ -1,0 +1,134 @@
+"""What a task of an engine does: rankmem's own SQL over a part of a lake.
+
+Stage: query, in a process of an engine. In: plain values (a lake's address, a version, a part, a statement);
+out: Arrow. Nothing here knows which engine asks. A part is some ranks of a session (:class:`HostPart`), or
+all ranks in a slice of the common clock (:class:`SlicePart`); the views of ``sql/`` are asked unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankmem_aggregator.lake.catalog import Catalog, read_catalog
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.instance import LakeInstance
+from rankmem_aggregator.lake.layout import ALL_SESSIONS
+from rankmem_aggregator.lake.parts import HostPart, SlicePart
+from rankmem_aggregator.lake.slices import SliceInstance
+from rankmem_aggregator.query.local import InstanceQueries
+from rankmem_aggregator.query.types import Parameters
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.instance import Settings
+from rankmem_protos.errors import RankmemError
+from rankmem_protos.tables import Table
+
+UNFILTERED: Final = frozenset({"rank_info", "ingest_progress", "level_progress"})
+"""Tables that a part by hosts has whole: a rank's span, and whether one is missing, follows from all of them.
+Rows that an answer then has of ranks elsewhere are left out of it."""
+RANK_COLUMNS: Final = ("rank", "rankId")
+
+Part = HostPart | SlicePart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A statement over a part."""
+
+    address: str
+    version: int
+    part: Part
+    sql: str
+    parameters: Parameters
+    threads: int = 1
+    """Of DuckDB."""
+    memory_bytes: int = 0
+    """DuckDB's limit; 0: its own default, four fifths of the machine's."""
+
+    def run(self) -> pa.Table:
+        """The answer, in this process; see :func:`answer`."""
+        return answer(
+            self.address, self.version, self.part, self.sql, self.parameters, self.threads, self.memory_bytes
+        )
+
+
+def answer(
+    address: str,
+    version: int,
+    part: Part,
+    sql: str,
+    parameters: Parameters,
+    threads: int = 1,
+    memory_bytes: int = 0,
+) -> pa.Table:
+    """The rows of a statement over a part of a lake.
+
+    Args:
+        address: of the lake, see :class:`LakeFiles`.
+        version: of ``lake_progress``.
+        part: the part; a statement over hosts is about its session.
+        sql: one statement.
+        parameters: of the statement.
+        threads: of DuckDB.
+        memory_bytes: DuckDB's limit; 0: its default.
+
+    Raises:
+        RankmemError: as :class:`LakeQueries`; CONFLICT for a slice of a log whose times go back.
+    """
+    files, catalog = _opened(address, version)
+    settings: Settings = {"threads": threads}
+    if memory_bytes:
+        settings["memory_limit"] = f"{memory_bytes}B"
+    about = catalog.about(part.session_id).files
+    chosen = Catalog(version, tuple(f for f in about if f.session_id == ALL_SESSIONS or part.has_file(f)))
+    instance = (
+        _HostInstance(files, chosen, part, settings)
+        if isinstance(part, HostPart)
+        else SliceInstance(files, chosen, part, settings)
+    )
+    with InstanceQueries(address, instance) as queries:
+        instance.check_files(sql)
+        try:
+            rows = queries.sql(sql, parameters)
+        except RankmemError as exc:
+            raise instance.fault() or exc from exc
+        if isinstance(instance, SliceInstance):
+            instance.check_order()
+    return _of_part(rows, part) if isinstance(part, HostPart) else rows
+
+
+@lru_cache(maxsize=2)
+def _opened(address: str, version: int) -> tuple[LakeFiles, Catalog]:
+    """Read once by a process: every part of a question has the same version."""
+    files = LakeFiles(address)
+    return files, read_catalog(files, version=version)
+
+
+def _of_part(rows: pa.Table, part: HostPart) -> pa.Table:
+    """Without rows of ranks elsewhere, which come of the tables that are whole."""
+    for name in RANK_COLUMNS:
+        if name in rows.column_names:
+            column = rows[name]
+            among = pc.is_in(column, value_set=pa.array(part.ranks, column.type))
+            return rows.filter(pc.invert(among) if part.is_rest else among)
+    return rows
+
+
+class _HostInstance(LakeInstance):
+    """The tables of some ranks."""
+
+    def __init__(self, files: LakeFiles, catalog: Catalog, part: HostPart, settings: Settings) -> None:
+        self._part = part
+        super().__init__(files, catalog, settings)
+
+    def _table_statements(self, table: Table) -> list[str]:
+        if "rank" not in table.column_names() or table.name in UNFILTERED:
+            return super()._table_statements(table)
+        return [
+            f"CREATE VIEW {schema.quoted(table.name)} AS SELECT * FROM ({self.rows_of(table)}) "
+            f"WHERE session_id = {schema.literal(self._part.session_id)} AND {self._part.condition()}"
+        ]

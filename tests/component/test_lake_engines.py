@@ -1,0 +1,260 @@
+"""A lake through worker processes: no answer differs from the database file's, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs
+from lake_sessions import (
+    RESTARTED,
+    STEADY,
+    DeadlyTask,
+    lake_sessions,
+    named_questions,
+    rows_of,
+    view_questions,
+)
+from rankmem_aggregator import connect
+from rankmem_aggregator.lake import peak
+from rankmem_aggregator.lake.engines import Processes, open_engine
+from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.lake.kernel import Task, answer
+from rankmem_aggregator.lake.layout import OPENING
+from rankmem_aggregator.lake.parts import HostPart
+from rankmem_aggregator.lake.scattered import ScatteredQueries, host_parts, ordered, parts_of
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.sql import query_names, query_text
+from rankmem_protos.errors import Code, RankmemError
+from repetitions import examples
+
+AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
+PART_ROWS = 60
+"""A lake of many files: three groups of hosts, and segments of some seconds."""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lake_sessions(tmp_path_factory.mktemp("lake") / "sessions.duckdb")
+
+
+@pytest.fixture(scope="module")
+def lake(database: Path) -> str:
+    folder = str(database.parent / "lake")
+    import_database(database, folder, part_rows=PART_ROWS)
+    return f"lake:{folder}"
+
+
+@pytest.fixture(scope="module")
+def file(database: Path) -> Iterator[Queries]:
+    with connect(database) as queries:
+        yield queries
+
+
+@pytest.fixture(scope="module")
+def scattered(lake: str) -> Iterator[ScatteredQueries]:
+    with ScatteredQueries(lake, "processes:2", worth_bytes=0) as queries:
+        yield queries
+
+
+def compare_views(file: Queries, scattered: ScatteredQueries, session: str, groups_most: int | None) -> None:
+    """Asks every view and table macro that an engine can answer."""
+    asked = {"hosts": 0, "time": 0, "none": 0}
+    for name, scatter, text, parameters in view_questions(file, session, AT_NS, groups_most):
+        asked[scatter] += 1
+        is_forwarded = name.partition(" ")[0] in query_names() or name.startswith("mindstudio")
+        if scatter == "none" or (groups_most and is_forwarded):  # the other tests ask these
+            continue
+        if scatter == "hosts":
+            found = scattered.by_hosts(text, parameters, session)
+        else:
+            by = name.partition(" ")[2] if name.startswith(("group_peak", "peak_by_ranks")) else "job"
+            found = scattered.by_time(text, parameters, session, by)
+        assert found is not None, name
+        assert rows_of(found) == rows_of(file.sql(text, parameters)), name
+    assert min(asked.values()) >= 5
+
+
+def test_every_view_and_macro_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
+    compare_views(file, scattered, RESTARTED, 1)
+
+
+def test_every_named_query_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
+    for name, text, parameters in named_questions(RESTARTED, AT_NS, 1):
+        if "-- Scatter: none" not in text:
+            assert scattered.sql(text, parameters) == file.sql(text, parameters), name
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("session", [RESTARTED, STEADY])
+def test_every_grouping_answers_as_the_file(file: Queries, scattered: ScatteredQueries, session: str) -> None:
+    compare_views(file, scattered, session, None)
+    for name, text, parameters in named_questions(session, AT_NS):
+        assert scattered.sql(text, parameters) == file.sql(text, parameters), name
+
+
+@examples(0.3)
+@given(data=st.data())
+def test_random_parts_by_host_are_the_whole(
+    file: Queries, scattered: ScatteredQueries, data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(["peak", "held_at", "ranks", "weights"]))
+    parameters = {"session": STEADY, "time_ns": AT_NS, "attempt": None, "rank": None}
+    text = query_text(name)
+    given_ = {key: value for key, value in parameters.items() if f"${key}" in text}
+    hosts = [{"rank": rank, "host_uid": f"host-{rank}"} for rank in range(4)]
+    places = data.draw(st.lists(st.integers(0, 2), min_size=4, max_size=4))
+    chosen = [[row for row, place in zip(hosts, places, strict=True) if place == n] for n in range(3)]
+    parts = host_parts([part for part in chosen if part], STEADY)
+    answers = [answer(scattered.target, scattered.version, part, text, given_) for part in parts]
+    assert ordered(pa.concat_tables(answers), text) == file.sql(text, given_)
+
+
+@examples(0.3)
+@given(data=st.data())
+def test_random_slices_of_time_have_the_peak_of_the_whole(
+    file: Queries, scattered: ScatteredQueries, data: st.DataObject
+) -> None:
+    by = data.draw(st.sampled_from(["job", "host"]))
+    given_ = {"session": RESTARTED, "by": by}
+    ask, openings = scattered._about(RESTARTED).sql, scattered._instance_of(RESTARTED).rows_of(OPENING)
+    whole = peak.slices_of(ask, openings, RESTARTED, by, 64)
+    assert whole is not None
+    assert len(whole.parts) == 4
+    most = data.draw(st.integers(1, 4))
+    slices = peak.slices_of(ask, openings, RESTARTED, by, most)
+    assert slices is not None
+    best = peak.Best(slices=slices)
+    for part in data.draw(st.permutations(slices.parts)):  # what is not worth asking may be asked
+        best.take(part.number, answer(scattered.target, scattered.version, part, peak.GROUP_PEAK, given_))
+    found = sorted(repr(row) for rows in best.rows.values() for row in rows)
+    assert found == rows_of(file.sql(peak.GROUP_PEAK, given_))[1]
+
+
+def test_all_attempts_of_a_rank_are_in_one_part_with_the_hosts_they_ran_on() -> None:
+    rows = [(0, "a"), (0, "b"), (1, "b"), (2, "c"), (3, "d")]
+    parts = parts_of([{"rank": rank, "host_uid": host} for rank, host in rows], "S", 3)
+    assert [(part.ranks, part.is_rest) for part in parts] == [((2, 3), True), ((2, 3), False)]
+    assert [sorted(part.host_uids) for part in parts] == [["a", "b"], ["c", "d"]]
+
+
+def whole_of(scattered: ScatteredQueries, kind: type[Task] = Task) -> list[Task]:
+    """The peaks of a session by two parts."""
+    parts = parts_of([{"rank": rank, "host_uid": f"host-{rank}"} for rank in range(4)], STEADY, 2)
+    given_ = {"session": STEADY, "attempt": None, "rank": None}
+    return [
+        kind(
+            address=scattered.target,
+            version=scattered.version,
+            part=part,
+            sql=query_text("peak"),
+            parameters=given_,
+        )
+        for part in parts
+    ]
+
+
+def test_the_part_of_a_worker_that_is_killed_runs_again(scattered: ScatteredQueries) -> None:
+    engine, killed = Processes(2), list[int]()
+
+    def tasks() -> Iterator[Task]:
+        first, second = whole_of(scattered)
+        yield first
+        killed.extend(engine.pids)  # the worker has its task
+        os.kill(engine.pids[0], signal.SIGKILL)
+        yield second
+
+    try:
+        answers = {task.part: rows for task, rows in engine.run(tasks())}
+        expected = {task.part: task.run() for task in whole_of(scattered)}
+        assert answers == expected
+        assert len(killed) == 1
+        assert killed[0] not in engine.pids
+    finally:
+        engine.close()
+
+
+def test_a_part_that_kills_its_workers_fails_the_question(scattered: ScatteredQueries) -> None:
+    engine = Processes(1)
+    try:
+        with pytest.raises(RankmemError, match=r"all ranks but 2-3 of .*died 4 times, .*code -9") as caught:
+            list(engine.run(whole_of(scattered, DeadlyTask)))
+        assert caught.value.code is Code.UNAVAILABLE
+        assert [task.part for task, _ in engine.run(whole_of(scattered)[1:])]  # the next question is answered
+    finally:
+        engine.close()
+
+
+def test_a_missing_file_fails_the_question_and_is_named(lake: str, tmp_path: Path) -> None:
+    shutil.copytree(lake.removeprefix("lake:"), tmp_path / "torn")
+    gone = next((tmp_path / "torn" / "memory_bucket" / f"session_id={STEADY}").rglob("*.parquet"))
+    gone.unlink()
+    with (
+        ScatteredQueries(f"lake:{tmp_path / 'torn'}", "processes:1", worth_bytes=0) as torn,
+        pytest.raises(RankmemError, match=rf"of session {STEADY}: the lake's file .*{gone.name} is missing"),
+    ):
+        torn.peak_bound(STEADY)
+
+
+def test_what_is_no_engine_is_refused() -> None:
+    for address in ("processes:0", "processes:", "processes:-1", "spark", "ray"):
+        with pytest.raises(RankmemError, match=f"'{address}' is no engine"):
+            open_engine(address)
+
+
+def test_an_engine_is_refused_for_a_file(database: Path) -> None:
+    with pytest.raises(RankmemError, match="is no lake, and processes:2 answers from lakes alone"):
+        connect(database, engine="processes:2")
+
+
+def test_a_log_whose_times_go_back_is_answered_by_one_process(tmp_path: Path) -> None:
+    logs = [RankLog(rank=0, host_uid="host-0"), RankLog(rank=1, host_uid="host-1")]
+    for number, log in enumerate(logs):
+        seconds = [0, 1, 2, 6, 3, 4, 5, 7] if number == 0 else range(8)
+        log.totals("cpu", [(second * SECOND_NS + number, 10 + 7 * second % 5) for second in seconds])
+    with empty_database(str(tmp_path / "back.duckdb")) as connection:
+        store_logs(connection, logs)
+    import_database(tmp_path / "back.duckdb", str(tmp_path / "lake"), part_rows=3)
+    with (
+        connect(tmp_path / "back.duckdb") as file,
+        ScatteredQueries(f"lake:{tmp_path / 'lake'}", "processes:1", worth_bytes=0) as lake,
+    ):
+        assert lake.by_time(query_text("job_peak"), {"session": SESSION}, SESSION, "job") is None
+        assert lake.job_peak(SESSION) == file.job_peak(SESSION)
+        assert isinstance(lake.engine, Processes)
+        assert lake.engine.pids  # it was tried
+
+
+def test_an_interrupted_question_ends_and_the_next_is_answered(
+    scattered: ScatteredQueries, file: Queries
+) -> None:
+    def interrupting() -> Iterator[Task]:
+        yield whole_of(scattered)[0]
+        scattered.interrupt()
+        yield whole_of(scattered)[1]
+
+    with pytest.raises(RankmemError, match="the question was interrupted"):
+        list(scattered._run(interrupting()))
+    scattered.allow()
+    assert scattered.peak(STEADY) == file.peak(STEADY)
+
+
+def test_small_questions_are_answered_here(lake: str, file: Queries) -> None:
+    with ScatteredQueries(lake, "processes:2") as queries:
+        assert queries.peak(STEADY) == file.peak(STEADY)
+        assert isinstance(queries.engine, Processes)
+        assert queries.engine.pids == []
+
+
+def test_a_part_says_which_ranks_it_has() -> None:
+    part = HostPart(session_id="S", ranks=(0, 1, 2, 7), is_rest=False, host_uids=frozenset())
+    assert str(part) == "ranks 0-2, 7 of session S"
