@@ -5,6 +5,7 @@
 --   attempt, rank: who; with a row of rank_info or an event
 --   seq: up to here group_bucket and group_total have its blocks; -4611686018427387904: nothing is
 --   is_final: true if that is the end of its log
+-- Scatter: hosts
 CREATE OR REPLACE MACRO rank_summarized(of_session) AS TABLE
 SELECT r.attempt, r.rank, coalesce(p.seq, -4611686018427387904) AS seq, coalesce(p.final, false) AS is_final
 FROM (
