@@ -51,6 +51,8 @@ def lake_sessions(path: Path) -> Path:
         )  # fmt: skip
         _lived(log, dice, (3 if attempt == 0 else SECONDS) * SECOND_NS)
         log.ended = None if (attempt, rank) in ((0, 4), (0, 5), (1, 2)) else log.ended
+        if (attempt, rank) == (1, 3):  # by its clock over before its last events
+            log.ended = 5 * SECOND_NS
         logs.append(log)
     for rank in range(4):
         log = RankLog(session_id=STEADY, rank=rank, host_uid=f"host-{rank}")
@@ -106,6 +108,8 @@ def _lived(log: RankLog, dice: random.Random, until: int) -> None:
     """A log of a process to an instant: some blocks a second on two devices, steps, failures, samples."""
     now, names, alive = log.started, itertools.count(), list[str]()
     log.ended = until - dice.randrange(SECOND_NS // 2)
+    # A device of which nothing is heard again: what it holds later is known from before alone.
+    log.alloc("weights", (40 + log.rank) << 20, at=now + 1, device="cuda:2", category="parameter")
     while True:
         now += dice.choice([0, 1, 1_000_000, 60_000_000, 333_333_333])
         if now >= log.ended:
