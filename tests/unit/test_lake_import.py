@@ -119,7 +119,7 @@ def test_openings_are_what_each_rank_held_where_a_segment_begins(tmp_path: Path,
     (file,) = [file for file in catalog_of(lake).of_table("opening") if file.session_id == STORY]
     rows = duckdb.read_parquet(LakeFiles(lake).place(file.path)).to_arrow_table().to_pylist()
     tracks = {(event["attempt"], event["rank"], event["device"]) for event in events}
-    assert len(rows) == len(tracks) * len({row["segment"] for row in rows}) > 30
+    assert len(rows) == len(tracks) * len({row["of_segment"] for row in rows}) > 30
     for row in rows:
         own = [
             e

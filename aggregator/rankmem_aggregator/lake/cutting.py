@@ -272,7 +272,7 @@ _OPENING: Final = f"""
         LEFT JOIN piece AS p USING (attempt, rank, device, segment)
     ),
     opened AS (
-        SELECT $session::VARCHAR AS session_id, attempt, rank, device, segment,
+        SELECT $session::VARCHAR AS session_id, attempt, rank, device, segment AS of_segment,
             $begin_ns::BIGINT + segment * $width_ns::BIGINT AS from_ns,
             $begin_ns::BIGINT + (segment + 1) * $width_ns::BIGINT AS until_ns,
             last_value(last_bytes IGNORE NULLS) OVER before AS opening_bytes,

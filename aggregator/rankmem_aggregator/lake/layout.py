@@ -73,7 +73,7 @@ OPENING: Final = Table(
     "over ranks, which take no event to find.",
     columns=(
         *schema.ALL_TABLES["memory_event"].columns[:4],
-        _column("segment", pa.int64(), "Number of the segment, as in lake_progress."),
+        _column("of_segment", pa.int64(), "Number of the segment: the folder's own is that of the file."),
         _column("from_ns", pa.int64(), "Where the segment begins.", _COMMON_NS),
         _column("until_ns", pa.int64(), "Where it ends.", _COMMON_NS),
         _column(
@@ -117,7 +117,7 @@ _ORDER: Final = {
     "memory_level": ("width_s", "attempt", "rank", "device", "seq_first"),
     "group_bucket": ("group_by", "attempt", "rank", "device", "seq_first"),
     "stack_frame": ("stack_id", "ordering"),
-    "opening": ("segment", "attempt", "rank", "device"),
+    "opening": ("of_segment", "attempt", "rank", "device"),
 }
 _LOG_POSITIONS: Final = (
     "seq", "seq_last", "allocation_id", "call_id", "marker_id", "kernel_id", "sequence_first", "time_ns",

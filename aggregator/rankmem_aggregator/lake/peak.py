@@ -84,13 +84,11 @@ def slices_of(ask: Ask, openings: str, session: str, by: str, most: int) -> Slic
         most: slices, at most.
     """
     spans = ask(_SPANS, {"session": session}).to_pylist()
-    # The folder's name hides the column segment; every segment has a row, so that they can be counted.
-    numbered = "SELECT * REPLACE (dense_rank() OVER (ORDER BY from_ns) - 1 AS segment)"
     rows = ask(
-        f"{numbered} FROM ({openings}) WHERE session_id = $session ORDER BY segment, attempt, rank, device",
+        f"FROM ({openings}) WHERE session_id = $session ORDER BY of_segment, attempt, rank, device",
         {"session": session},
     ).to_pylist()
-    last = max((row["segment"] for row in rows), default=0)
+    last = max((row["of_segment"] for row in rows), default=0)
     # Ranks without a clock are in a sum only where they are alone: in a slice another one might be missing.
     if last < 1 or not all(span["has_clock"] for span in spans):
         return None
@@ -117,15 +115,15 @@ def cut(
         groups: the group of each device of a rank; of others NULL.
         firsts: ordered; the first is 0.
     """
-    edges = {row["segment"]: row["from_ns"] for row in openings}
+    edges = {row["of_segment"]: row["from_ns"] for row in openings}
     last = max(edges)
     ended = {(span["attempt"], span["rank"]): span["ended_ns"] for span in spans}
     last_active: dict[Any, int] = {}
     by_segment: dict[int, list[Row]] = {}
     for row in openings:
-        by_segment.setdefault(row["segment"], []).append(row)
+        by_segment.setdefault(row["of_segment"], []).append(row)
         if row["highest_bytes"] is not None:
-            last_active[_track(row)] = row["segment"]
+            last_active[_track(row)] = row["of_segment"]
 
     def living(segment: int) -> tuple[Track, ...]:
         """What devices hold where a segment begins: not those of ranks that were over."""

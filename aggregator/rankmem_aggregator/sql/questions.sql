@@ -64,6 +64,7 @@ ORDER BY rank_peak_bytes DESC, rank, device, bytes_at_rank_peak DESC, peak_bytes
 --   of_group (text): a grouping of blocks
 -- Columns:
 --   knows: true if a block with a value for it is in a group of that name
+-- Scatter: none
 SELECT group_of_block(
     $of_group,
     {
