@@ -134,13 +134,15 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
 def queries(empty: Queries, monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
     fake = FakeQueries(empty)
 
-    def connect(target: str, credentials: Credentials, *, unsafe: bool = False) -> FakeQueries:
+    def connect(
+        target: str, credentials: Credentials, *, unsafe: bool = False, engine: str | None = None
+    ) -> FakeQueries:
         fake.calls.append(("connect", target))
         fake.credentials = credentials
         return fake
 
     monkeypatch.setattr(opening, "open_queries", connect)
-    for name in ("RANKMEM_DB", "RANKMEM_AGGREGATOR"):
+    for name in ("RANKMEM_DB", "RANKMEM_AGGREGATOR", "RANKMEM_LAKE", "RANKMEM_ENGINE"):
         monkeypatch.delenv(name, raising=False)
     return fake
 
