@@ -42,6 +42,7 @@ CROSS JOIN (
         FROM gap
         WHERE session_id = $session AND why <> 'hooks_off'
     ) AS g USING (attempt, rank)
+    CROSS JOIN unstreamed
     WHERE i.session_id = $session
 ) AS r
 CROSS JOIN (SELECT count(*) AS num_absent FROM rank_missing WHERE session_id = $session) AS a

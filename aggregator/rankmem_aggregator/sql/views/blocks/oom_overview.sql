@@ -100,6 +100,7 @@ block AS (
         FROM allocation_end
         GROUP BY ALL
     ) AS e USING (session_id, attempt, rank, device, allocation_id)
+    CROSS JOIN unstreamed
     WHERE a.allocation_id < oom_seq
         AND (a.freed_seq IS NULL OR a.freed_seq > oom_seq)
         AND (a.freed_seq IS NOT NULL OR e.freed_seq IS NULL OR e.freed_seq > oom_seq)
