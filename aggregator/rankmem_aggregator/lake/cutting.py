@@ -49,14 +49,14 @@ class Part:
     """Some of a table's rows: a file."""
 
     session_id: str
-    segment: int
-    hosts: int
-    from_ns: int | None
-    until_ns: int | None
-    host_uids: str | None
     statement: str
     """Reads its rows, ordered."""
     parameters: dict[str, Value]
+    segment: int = WHOLE
+    hosts: int = WHOLE
+    from_ns: int | None = None
+    until_ns: int | None = None
+    host_uids: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +88,6 @@ class Cut:
             statement = f"{rows_of} {_order(table)}"
             yield Part(
                 session_id=self.session_id,
-                segment=WHOLE,
-                hosts=WHOLE,
-                from_ns=None,
-                until_ns=None,
-                host_uids=None,
                 statement=statement,
                 parameters={"session": self.session_id},
             )
@@ -138,11 +133,6 @@ class Cut:
         )
         return Part(
             session_id=self.session_id,
-            segment=WHOLE,
-            hosts=WHOLE,
-            from_ns=None,
-            until_ns=None,
-            host_uids=None,
             statement=statement,
             parameters={"session": self.session_id, "places": self.places, **self._clock()},
         )

@@ -28,16 +28,8 @@ part AS MATERIALIZED (
         rank,
         attempt,
         device,
-        CASE
-            WHEN last_ns < $from_ns THEN -1
-            WHEN last_ns > $until_ns THEN $num_bins
-            ELSE (last_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
-        END::INTEGER AS bin,
-        CASE
-            WHEN peak_ns < $from_ns THEN -1
-            WHEN peak_ns > $until_ns THEN $num_bins
-            ELSE (peak_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
-        END::INTEGER AS peak_bin,
+        interval_of(last_ns, $from_ns, $until_ns, $num_bins, $unit_ns) AS bin,
+        interval_of(peak_ns, $from_ns, $until_ns, $num_bins, $unit_ns) AS peak_bin,
         max(peak_bytes) AS peak_bytes,
         arg_max(last_bytes, seq_last) AS last_bytes,
         max(seq_last) AS seq_last,
@@ -115,10 +107,7 @@ SELECT
     rank,
     attempt,
     device,
-    CASE
-        WHEN started_ns < $from_ns THEN -1
-        ELSE (started_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
-    END::INTEGER AS bin,
+    interval_of(started_ns, $from_ns, $until_ns, $num_bins, $unit_ns) AS bin,
     bin AS peak_bin,
     before_bytes AS peak_bytes,
     before_bytes AS last_bytes,

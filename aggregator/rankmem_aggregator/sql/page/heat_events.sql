@@ -27,12 +27,7 @@ part AS MATERIALIZED (
         p.rank,
         p.attempt,
         p.device,
-        CASE
-            WHEN p.time_ns + coalesce(l.offset_ns, 0) < $from_ns THEN -1
-            WHEN p.time_ns + coalesce(l.offset_ns, 0) > $until_ns THEN $num_bins
-            ELSE (p.time_ns + coalesce(l.offset_ns, 0) - $from_ns) // $unit_ns * $num_bins
-                // (($until_ns - $from_ns) // $unit_ns + 1)
-        END::INTEGER AS bin,
+        interval_of(p.time_ns + coalesce(l.offset_ns, 0), $from_ns, $until_ns, $num_bins, $unit_ns) AS bin,
         -- What is left at the end of a part that reaches into the range is known by its events.
         max(p.bytes) FILTER (p.is_event OR p.time_ns + coalesce(l.offset_ns, 0) < $from_ns) AS peak_bytes,
         arg_max(p.bytes, p.seq) FILTER (p.is_event OR p.time_ns + coalesce(l.offset_ns, 0) < $from_ns) AS last_bytes,
@@ -125,10 +120,7 @@ SELECT
     rank,
     attempt,
     device,
-    CASE
-        WHEN started_ns < $from_ns THEN -1
-        ELSE (started_ns - $from_ns) // $unit_ns * $num_bins // (($until_ns - $from_ns) // $unit_ns + 1)
-    END::INTEGER AS bin,
+    interval_of(started_ns, $from_ns, $until_ns, $num_bins, $unit_ns) AS bin,
     bin AS peak_bin,
     before_bytes AS peak_bytes,
     before_bytes AS last_bytes,

@@ -33,11 +33,7 @@ allocator AS (
         p.rank,
         p.attempt,
         p.device,
-        CASE
-            WHEN p.last_ns + coalesce(l.offset_ns, 0) < $from_ns THEN -1
-            ELSE (p.last_ns + coalesce(l.offset_ns, 0) - $from_ns) // $unit_ns * $num_bins
-                // (($until_ns - $from_ns) // $unit_ns + 1)
-        END::INTEGER AS bin,
+        interval_of(p.last_ns + coalesce(l.offset_ns, 0), $from_ns, $until_ns, $num_bins, $unit_ns) AS bin,
         arg_max(p.reserved_last_bytes, p.seq_last) AS reserved_bytes,
         arg_max(p.active_last_bytes, p.seq_last) AS active_bytes,
         arg_max(p.allocated_last_bytes, p.seq_last) AS allocated_bytes
@@ -51,11 +47,7 @@ process AS (
         p.rank,
         p.attempt,
         p.device,
-        CASE
-            WHEN p.time_ns + coalesce(l.offset_ns, 0) < $from_ns THEN -1
-            ELSE (p.time_ns + coalesce(l.offset_ns, 0) - $from_ns) // $unit_ns * $num_bins
-                // (($until_ns - $from_ns) // $unit_ns + 1)
-        END::INTEGER AS bin,
+        interval_of(p.time_ns + coalesce(l.offset_ns, 0), $from_ns, $until_ns, $num_bins, $unit_ns) AS bin,
         arg_max(p.app_reserved_bytes, p.seq) AS app_bytes,
         arg_max(p.device_total_bytes, p.seq) AS total_bytes,
         arg_max(p.device_free_bytes, p.seq) AS free_bytes
