@@ -9,21 +9,26 @@ PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.prot
 MESSAGES := protos/rankmem_protos/step_stats.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-fast matrix lint format type stubs docs functions check bench bench-quick clean
+.PHONY: help env demo dist taps test test-long test-fast matrix lint format type stubs docs functions check bench bench-quick clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 env: .venv/.complete ## the virtual environment with rankmem, torch and the tools
 
-.venv/.complete: pyproject.toml
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)"
+.venv/.complete: .venv/.installed
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
-demo: env ## a real training on 2 ranks, recorded, the answers, and how to open the page
+# What a user installs, and torch.
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[page]"
+	@touch $@
+
+demo: .venv/.installed ## a real training on 2 ranks, recorded, the answers, and how to open the page
 	$(BIN)/rankmem demo --ranks 2 --db demo.duckdb
 
 # How often the random tests are repeated: as in CI, not as in the inner loop (tests/support/repetitions.py).
@@ -39,6 +44,12 @@ test-long: env ## the tests that the others leave out because they take long, an
 # For the inner loop: no process, server or torch, random tests with 10 examples.
 test-fast: env ## the unit tests but for the slow files: a minute on two idle cores
 	$(BIN)/python -m pytest tests/unit -m "not long and not slow" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+
+taps: env ## taps for the releases of torch, for make dist to put into the wheel (long, as make matrix)
+	PYTHONPATH=tests/support $(BIN)/python tests/tools/matrix.py --keep-taps $(TORCH_RELEASES)
+
+dist: env ## an sdist and a wheel, in dist/
+	$(BIN)/python -m hatchling build --directory dist
 
 matrix: env ## build, load and exactness on every minor release of torch (long, several GB to download)
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/matrix.py --write
@@ -68,10 +79,11 @@ stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 		types-protobuf==6.30.2.20250516
 	@touch $@
 
-docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md, what the page shares with Python
+docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md and docs/insights.md, what the page shares with Python
 	$(BIN)/python -m rankmem_aggregator.store.schema_doc
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/guide.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/limits_page.py
+	PYTHONPATH=tests/support $(BIN)/python tests/tools/insights_page.py
 	$(BIN)/python tests/tools/page_facts.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/refused_sql_page.py
 

@@ -26,6 +26,9 @@ more, and a large one costs it little more. With 1,000 ranks each waited for 36 
 HELD_BATCHES_MAX: Final = 2
 """Full batches that wait for the flush, so that one commit takes them with what follows: 1 MiB usually. With
 more at hand the oldest goes: there is a backlog, or 240,000 records a second."""
+RECEIVED_STATES_MAX: Final = 4
+"""Of batches that are received and not stored, kept to become the checkpoint: each has the spool's living
+blocks. The last one is among them; of the others every second is dropped where they are more."""
 
 Encode = Callable[[int, bool], Sequence[EncodedBatch]]
 """(records of a full batch, whether a short one is wanted, too) -> the next of the log; empty: none yet."""
@@ -78,7 +81,10 @@ class SpoolQueue:
     HELD        flush                                  RELEASED
     RELEASED    next, with room                        IN FLIGHT
     RELEASED    next, without room                     RELEASED
+    IN FLIGHT   received                               RECEIVED: its state alone is kept
     IN FLIGHT   acknowledged                           gone: its state may become the checkpoint
+    RECEIVED    acknowledged                           gone: its state may become the checkpoint
+    RECEIVED    reopened before its end                to be encoded again: the caller restarts
     IN FLIGHT   connection broke                       IN FLIGHT: reopening shows what is stored
     any         reopened behind it                     gone
     IN FLIGHT   reopened at its start or an earlier's  IN FLIGHT, sent again
@@ -108,6 +114,7 @@ class SpoolQueue:
         self._buffer = buffer
         self._pace = Pace()
         self._in_flight: deque[EncodedBatch] = deque()
+        self._received: deque[tuple[int, PairingState]] = deque()  # last position and state after it
         self._waiting: deque[EncodedBatch] = deque()
         self._num_released = 0  # of _waiting
         self._is_flushing = True
@@ -127,13 +134,15 @@ class SpoolQueue:
 
     @property
     def sequence_sent(self) -> int:
-        """Last position in flight; -1 if nothing is."""
-        return self._in_flight[-1].sequence_last if self._in_flight else -1
+        """Last position that was sent and is not acknowledged; -1 if nothing is."""
+        if self._in_flight:
+            return self._in_flight[-1].sequence_last
+        return self._received[-1][0] if self._received else -1
 
     @property
     def is_empty(self) -> bool:
         """Whether all that was added is acknowledged."""
-        return not self._in_flight and not self._waiting
+        return not self._in_flight and not self._waiting and not self._received
 
     @property
     def has_room(self) -> bool:
@@ -181,13 +190,29 @@ class SpoolQueue:
             self._is_flushing, self._num_sent_since_flush = True, 0
         self._num_released = len(self._waiting)
 
-    def acknowledged(self, last_sequence: int) -> bool:
-        """The aggregator has everything up to ``last_sequence``; returns whether that stores a batch."""
+    def received(self, last_sequence: int) -> None:
+        """The aggregator holds everything up to ``last_sequence``: it is no longer in flight."""
         before = self.num_in_flight
         while self._in_flight and self._in_flight[0].sequence_last <= last_sequence:
-            self.acked_state = self._in_flight.popleft().state_after
+            batch = self._in_flight.popleft()
+            self._received.append((batch.sequence_last, batch.state_after))
+        while len(self._received) > RECEIVED_STATES_MAX:
+            *others, last = self._received
+            self._received = deque([*others[1::2], last])
         self._pace.stored(before - self.num_in_flight)
-        return self.num_in_flight < before
+
+    def acknowledged(self, last_sequence: int) -> bool:
+        """Everything up to ``last_sequence`` is stored; returns whether that is a batch that was not."""
+        stored: list[PairingState] = []
+        while self._received and self._received[0][0] <= last_sequence:
+            stored.append(self._received.popleft()[1])
+        before = self.num_in_flight
+        while self._in_flight and self._in_flight[0].sequence_last <= last_sequence:
+            stored.append(self._in_flight.popleft().state_after)
+        self._pace.stored(before - self.num_in_flight)
+        if stored:
+            self.acked_state = stored[-1]
+        return bool(stored)
 
     def connection_broke(self) -> None:
         """What is in flight may or may not be stored."""
@@ -218,6 +243,7 @@ class SpoolQueue:
             state: the pairing just before ``sequence_next``.
         """
         self._in_flight.clear()
+        self._received.clear()
         self._waiting.clear()
         self.flush()
         self._sequence_next, self.acked_state = sequence_next, state
@@ -225,6 +251,8 @@ class SpoolQueue:
 
     def _goes_on_behind(self, last_sequence: int) -> bool:
         """Whether a batch here begins right behind ``last_sequence``, or the next one will."""
+        if self._received and last_sequence < self._received[-1][0]:
+            return False  # what was received is not here any more
         batches = (*self._in_flight, *self._waiting)
         first = (batch.sequence_first for batch in batches if batch.sequence_last > last_sequence)
         return next(first, self._sequence_next) == last_sequence + 1

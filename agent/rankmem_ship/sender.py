@@ -141,6 +141,7 @@ class Sender:
             host_uid=host_uid,
             rankmem_version=getattr(rankmem_agent, "__version__", ""),
             checksums=True,
+            receipts=True,
         )
         self._call: IngestCall | None = None
         self._welcomed = False

@@ -282,6 +282,10 @@ class Shipper:
             self._waits_for = ""
             if upload is not None:
                 upload.acknowledged(reply.ack.last_sequence)
+        elif body == "received":
+            upload = self._upload(reply.received.spool_id)
+            if upload is not None:
+                upload.received(reply.received.last_sequence)
         elif body == "spool_state":
             self._opened(reply.spool_state.spool_id, reply.spool_state.last_sequence)
         elif body == "clock_reply":

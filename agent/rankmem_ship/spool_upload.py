@@ -182,6 +182,11 @@ class SpoolUpload:
             self.sent_bytes += batch.size_bytes
         return batch
 
+    def received(self, last_sequence: int) -> None:
+        """The aggregator holds everything up to ``last_sequence``, and will store it."""
+        if self.state is UploadState.READY:
+            self.queue.received(last_sequence)
+
     def acknowledged(self, last_sequence: int) -> None:
         """The aggregator has everything up to ``last_sequence``."""
         if self.state is UploadState.READY:

@@ -43,7 +43,8 @@ def connect(
         token_file: holds the token that it asks for; default RANKMEM_TOKEN_FILE.
         unsafe: open a file with DuckDB bare: with the views and macros that its maker put there, and SQL that
             may read and write other files. Otherwise a file is read as if a stranger had made it.
-        engine: what answers the larger questions of a lake: ``processes:N``, worker processes here.
+        engine: what answers the larger questions of a lake: ``processes:N``, worker processes here;
+            ``ray://HOST:PORT``, a Ray cluster; ``sc://HOST:PORT``, a Spark Connect server.
 
     Raises:
         RankmemError: DENIED for a token file that others may read; NOT_FOUND where there is no database,

@@ -64,6 +64,23 @@ class AggregatorConfig:
         Path(DATABASE_DEFAULT), "Database to write.", variable="RANKMEM_DB", flag="--db", metavar="FILE"
     )
     """A DuckDB file; made where it does not exist."""
+    lake: str = option(
+        "",
+        "Write a lake instead of a database: a folder, or s3://BUCKET/PREFIX. Any number of aggregators may.",
+        variable="RANKMEM_SERVE_LAKE",
+        metavar="URI",
+    )
+    """See docs/scale.md; needs rankmem[lake]."""
+    lake_interval_s: float = option(
+        15.0,
+        "Longest time that received batches wait for a commit to the lake, seconds.",
+        variable="RANKMEM_SERVE_LAKE_INTERVAL_S",
+        metavar="SECONDS",
+        least=0.05,
+    )
+    """Each commit is a file a table, so with more than 20 aggregators 60 s are better."""
+    lake_batch_bytes: int = option(64 * MIB, "Decoded bytes that are stored sooner.", least=1)
+    """In memory twice while they are written."""
     listen: str = option(
         LISTEN_DEFAULT,
         "Where to listen; port 0 takes a free one. Off loopback TLS and a token are required.",
@@ -261,6 +278,12 @@ class AggregatorConfig:
             raise RankmemError(
                 Code.INVALID, f"--listen has port {port}", "use a port from 0 (any free one) to 65535"
             )
+        if self.lake and (self.keep_days or self.keep_gib or self.keep_sessions):
+            raise RankmemError(
+                Code.INVALID,
+                "--keep-days, --keep-gib and --keep-sessions are limits of a database file",
+                "leave them out: sessions of a lake are deleted by rankmem lake prune",
+            )
         if self.metrics:
             self._check_metrics()
         if self.page:
@@ -320,6 +343,12 @@ class AggregatorConfig:
                     raise RankmemError(
                         Code.INVALID, f"{found.variable} is {text!r}, not a number", f"unset {found.variable}"
                     ) from exc
+        if options.get("lake") and options.get("database_path") is not None:
+            raise RankmemError(
+                Code.INVALID,
+                f"both --lake {options['lake']} and --db {options['database_path']} are given",
+                "give one of them: an aggregator writes a lake or a database",
+            )
         given |= {name: value for name, value in options.items() if value is not None}
         return cls(**given)  # type: ignore[arg-type]  # names and types are checked by the dataclass and the caller
 

@@ -19,10 +19,13 @@ from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor
 from rankmem_cli.verbs.export import export
+from rankmem_cli.verbs.fragmentation import fragmentation
 from rankmem_cli.verbs.hosts import hosts
+from rankmem_cli.verbs.imbalance import imbalance
 from rankmem_cli.verbs.import_ import import_
 from rankmem_cli.verbs.job_peak import job_peak
 from rankmem_cli.verbs.lake import lake
+from rankmem_cli.verbs.leaks import leaks
 from rankmem_cli.verbs.live import live
 from rankmem_cli.verbs.modules import modules
 from rankmem_cli.verbs.oom import oom
@@ -59,6 +62,9 @@ VERBS: tuple[Callable[..., None], ...] = (
     modules,
     weights,
     steps,
+    leaks,
+    imbalance,
+    fragmentation,
     oom,
     sql,
     export,
@@ -106,7 +112,9 @@ def options(
 # Everything after the command's first word belongs to the job, even if it looks like an option.
 app.command(context_settings={"allow_interspersed_args": False})(run)
 for verb in VERBS:
-    app.command(name=verb.__name__.rstrip("_").replace("_", "-"))(verb)
+    # Given as such, the list of verbs wraps a line instead of cutting it.
+    short_help = (verb.__doc__ or "").splitlines()[0]
+    app.command(name=verb.__name__.rstrip("_").replace("_", "-"), short_help=short_help)(verb)
 app.add_typer(lake, name="lake")
 
 

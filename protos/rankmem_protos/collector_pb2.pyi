@@ -68,6 +68,7 @@ class IngestReply(google.protobuf.message.Message):
     CLOCK_REPLY_FIELD_NUMBER: builtins.int
     REFUSAL_FIELD_NUMBER: builtins.int
     BUSY_FIELD_NUMBER: builtins.int
+    RECEIVED_FIELD_NUMBER: builtins.int
     SEALED_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
@@ -82,6 +83,8 @@ class IngestReply(google.protobuf.message.Message):
     @property
     def busy(self) -> global___Busy: ...
     @property
+    def received(self) -> global___Received: ...
+    @property
     def sealed(self) -> global___Sealed: ...
     def __init__(
         self,
@@ -92,11 +95,12 @@ class IngestReply(google.protobuf.message.Message):
         clock_reply: global___ClockReply | None = ...,
         refusal: global___Refusal | None = ...,
         busy: global___Busy | None = ...,
+        received: global___Received | None = ...,
         sealed: global___Sealed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy", "sealed"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy", "received", "sealed"] | None: ...
 
 global___IngestReply = IngestReply
 
@@ -130,6 +134,7 @@ class Hello(google.protobuf.message.Message):
     HOST_UID_FIELD_NUMBER: builtins.int
     RANKMEM_VERSION_FIELD_NUMBER: builtins.int
     CHECKSUMS_FIELD_NUMBER: builtins.int
+    RECEIPTS_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     """1"""
     shipper_id: builtins.str
@@ -138,6 +143,8 @@ class Hello(google.protobuf.message.Message):
     rankmem_version: builtins.str
     checksums: builtins.bool
     """What follows on this stream comes sealed, and all replies are to be, Welcome included."""
+    receipts: builtins.bool
+    """The shipper takes Received: an aggregator that stores later than it receives is to send it."""
     def __init__(
         self,
         *,
@@ -146,8 +153,9 @@ class Hello(google.protobuf.message.Message):
         host_uid: builtins.str = ...,
         rankmem_version: builtins.str = ...,
         checksums: builtins.bool = ...,
+        receipts: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "host_uid", b"host_uid", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "shipper_id", b"shipper_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "host_uid", b"host_uid", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "receipts", b"receipts", "shipper_id", b"shipper_id"]) -> None: ...
 
 global___Hello = Hello
 
@@ -322,6 +330,31 @@ class Ack(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "last_sequence", b"last_sequence", "spool_id", b"spool_id"]) -> None: ...
 
 global___Ack = Ack
+
+@typing.final
+class Received(google.protobuf.message.Message):
+    """The batch is in the aggregator's memory, in its place; an Ack or a Refusal follows. The shipper need not keep it
+    ready to be sent, but its log: a batch that is not acknowledged may have to be encoded again.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    BATCH_NUMBER_FIELD_NUMBER: builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    batch_number: builtins.int
+    last_sequence: builtins.int
+    def __init__(
+        self,
+        *,
+        spool_id: builtins.str = ...,
+        batch_number: builtins.int = ...,
+        last_sequence: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "last_sequence", b"last_sequence", "spool_id", b"spool_id"]) -> None: ...
+
+global___Received = Received
 
 @typing.final
 class ClockProbe(google.protobuf.message.Message):

@@ -12,12 +12,13 @@ from typing import Final, Literal
 
 from rankmem_protos.errors import Code, RankmemError
 
-Question = Literal["ops", "peak", "job-peak", "oom", "timeline"]
+Question = Literal["ops", "peak", "job-peak", "oom", "timeline", "imbalance"]
 """A verb with ``--by``."""
 Of = Literal["blocks", "ranks", "total"]
 
 _EVERY: Final[tuple[Question, ...]] = ("ops", "peak", "job-peak", "oom", "timeline")
 _OF_RANKS: Final[tuple[Question, ...]] = ("peak", "timeline")
+_OF_BLOCKS: Final[tuple[Question, ...]] = (*_EVERY, "imbalance")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class Grouping:
     """For the help; empty: its name."""
     of: Of = "blocks"
     """What a group consists of: blocks of a rank, ranks, or all that one rank holds."""
-    questions: tuple[Question, ...] = _EVERY
+    questions: tuple[Question, ...] = _OF_BLOCKS
     """The verbs that offer it."""
     needs: tuple[str, ...] = ()
     """Parts of a recording that a job can switch off and that it rests on: operators, stacks, modules."""

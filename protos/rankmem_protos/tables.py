@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 13
+SCHEMA_VERSION: Final = 14
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -282,6 +282,11 @@ ALLOCATION_RECORD: Final = Table(
         _int("forward_call_id", "For a block of backward: the forward call it belongs to."),
         _int("forward_stack_id", "Python stack of that forward call; see stack_frame."),
         _flag("recomputed", "True if made while a checkpoint computed forward again, within backward."),
+        _bytes(
+            "block_bytes",
+            "The allocator's own size of a block older than the recording: what was requested, rounded up, "
+            "and a rest too small to be split off. NULL for any other block, and where it is not recorded.",
+        ),
     ),
 )
 
@@ -366,7 +371,10 @@ MARKER: Final = Table(
         _int("marker_id", "Unique in its rank and attempt.", nullable=False),
         _name("name", "The annotation's text.", nullable=False),
         _name(
-            "kind", "user_scope (record_function), annotate (rankmem's own), module, nvtx.", nullable=False
+            "kind",
+            "user_scope (record_function), annotate (rankmem's own), module, nvtx, or allocator (a call of "
+            "torch.cuda.empty_cache or set_per_process_memory_fraction).",
+            nullable=False,
         ),
         _small("depth", "0 is the outermost range of its thread."),
         _small("thread", "Thread number."),

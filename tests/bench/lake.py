@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+import lake_workers
 import pyarrow as pa
 from harness import Figure, Options, alternate, main, of_ratio, of_samples, say
 from synthetic_database import DRIFTING, SESSION, fill, fill_blocks, fill_progress
@@ -39,6 +40,7 @@ ROUNDS: Final = 5
 FILES: Final = 50_000
 QUICK_FILES: Final = 5_000
 FILES_OF_A_SESSION: Final = 50
+FILES_OF_A_COMMIT: Final = 5
 
 Question = Callable[[Queries, int], pa.Table]
 QUESTIONS: Final[dict[str, tuple[Question, float]]] = {
@@ -75,6 +77,7 @@ def measure(options: Options) -> list[Figure]:
         ),
         Figure(what=f"{name}: CPU of the import, a million events", value=cpu_s / events * 1e6, unit="s"),
         *_asked(database, lake, name),
+        *_by_workers(database, lake, name),
         *_planned(lake, QUICK_FILES if options.quick else FILES),
     ]
 
@@ -116,6 +119,16 @@ def _asked(database: Path, lake: Path, name: str) -> list[Figure]:
     return figures
 
 
+def _by_workers(database: Path, lake: Path, name: str) -> list[Figure]:
+    with connect(database) as file:
+        at = _middle(file)
+    questions = {
+        what: lambda queries, ask=question: ask(queries, at)  # type: ignore[misc]
+        for what, (question, _) in QUESTIONS.items()
+    }
+    return lake_workers.figures(f"lake:{lake}", name, SESSION, questions, "exact peak of the job")
+
+
 def _middle(queries: Queries) -> int:
     """An instant halfway, common clock."""
     row = queries.sql("SELECT (min(first_ns) + max(last_ns)) // 2 AS at FROM memory_bucket").to_pylist()[0]
@@ -132,7 +145,7 @@ def _cpu_of(question: Question, queries: Queries, at: int) -> Callable[[], float
 
 
 def _planned(lake: Path, num_files: int) -> list[Figure]:
-    """Opens a lake that names many files of other sessions, and asks about one session."""
+    """Opens a lake that names many files of other sessions, in many commits, and asks about one."""
     files = LakeFiles(str(lake))
     like = read_catalog(files).of_table("memory_event")[0]
     many = [
@@ -142,7 +155,11 @@ def _planned(lake: Path, num_files: int) -> list[Figure]:
         for session in (f"0OTHER{number:06d}" for number in range(num_files // FILES_OF_A_SESSION))
         for segment in range(FILES_OF_A_SESSION)
     ]
-    add_progress(files, many, app="bench", sequence=1)
+    for number, first in enumerate(range(0, len(many), FILES_OF_A_COMMIT)):
+        new = many[first : first + FILES_OF_A_COMMIT]
+        add_progress(files, new, app="bench", sequence=number + 1)
+    log = sum(not found.path.endswith(".parquet") for found in files.listing("lake_progress/_delta_log"))
+    say(f"{len(many):,} files in {number + 1:,} commits, of which {log:,} are in the log of lake_progress")
 
     def run() -> float:
         began = time.perf_counter()
@@ -152,7 +169,7 @@ def _planned(lake: Path, num_files: int) -> list[Figure]:
 
     return [
         of_samples(
-            f"open a lake of {num_files:,} files and ask the peak of a session",
+            f"open a lake of {num_files:,} files, {number + 1:,} commits, and ask the peak of a session",
             [run() for _ in range(ROUNDS)],
             "s",
             at_most=1,

@@ -23,6 +23,7 @@ from rankmem_aggregator.page.answers import ROUTES
 from rankmem_aggregator.page.parameters import Declared, declared, read_parameters
 from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
+from rankmem_aggregator.page.serving import keep_what_is_loaded
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId
 from rankmem_aggregator.sql import page_text
@@ -82,6 +83,7 @@ _TODAY: Final[Mapping[str, tuple[str, bool, Callable[[Queries, Scale], Any]]]] =
 def route_figures(queries: Queries, scale: Scale, *, ranges: int) -> Iterator[Figure]:
     """A figure for each route and variant: p95 of its CPU, and in the note what else was measured."""
     session = _session(queries)
+    keep_what_is_loaded()  # as the page's process does
     for route in ROUTES:
         if getattr(route, "method", "GET") != "GET":
             continue
@@ -174,6 +176,7 @@ def _pairs(
         "block": seq // 2048 * 2048 + seq % 1000,
     }
     required |= {"stack_id": random_of.randrange(500), "sql": "SELECT 1"}
+    required |= {"a": f"/{rank}/peak", "b": f"/{random_of.randrange(scale.ranks)}/time={int(begin)}"}
     for each in known:
         if each.required and each.name not in values:
             values[each.name] = required.get(each.name, _first_choice(each))

@@ -24,6 +24,7 @@ BENCHMARKS: Final = (
     "sustained",
     "page",
     "lake",
+    "insights",
 )
 
 

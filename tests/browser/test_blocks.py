@@ -241,6 +241,50 @@ def test_a_picked_block_shows_its_row_and_its_life_on_the_curve_and_the_map(page
     page.change(rows="")
 
 
+def test_the_path_of_a_picked_block_is_outlined_in_the_flame_graph(page: OpenPage) -> None:
+    def path() -> list[str]:
+        flame = page.drawn("flame")
+        return [flame["name"][node] for node in flame["path"]]
+
+    frames = ["src/train.py:40 main", "src/model.py:30 call", "src/loss.py:9 loss"]
+    assert path() == []
+    page.change(pick="block:23")
+    page.until("window.rankmem.drawn('flame').path.length === 3")
+    assert path() == frames
+    page.change(tree="line,inverted")
+    page.until("window.rankmem.drawn('flame').path.length === 3")
+    assert path() == frames[::-1]
+    page.change(tree="module")
+    page.until("window.rankmem.drawn('flame').path.length === 3")
+    assert path() == ["net", "layers", "1"]
+    page.change(tree="", pick="block:10")
+    page.until("window.rankmem.drawn('flame').path.length === 1")
+    assert path() == ["no stack recorded"]
+    page.change(pick="")
+    page.until("window.rankmem.drawn('flame').path.length === 0")
+
+
+def test_a_cell_of_the_heat_map_chooses_the_instant_of_the_curve_the_flame_graph_and_the_table(
+    page: OpenPage,
+) -> None:
+    page.change(view="job")
+    heat = page.drawn("heat")
+    box = page.tab.locator("#heat canvas.surface").bounding_box()
+    assert box is not None
+    x = box["x"] + 64 + 0.42 * (box["width"] - 72)
+    page.tab.mouse.click(x, box["y"] + 16 + (box["height"] - 36) / 2)
+    page.until("window.rankmem.state.get('seq') !== null")
+    page.settle()
+    seq = int(page.state("seq") or 0)
+    cell_ns = heat["from"] + 0.42 * (heat["to"] - heat["from"])
+    assert abs(seq * SECOND - cell_ns) < 2 * SECOND, "before the first free an event's seq is its second"
+    alive = sum((i + 1) << 10 for i in range(BLOCKS) if i <= seq)
+    assert page.drawn("flame")["facts"]["bytes"] == alive
+    assert page.drawn("blocks")["total"]["bytes"] == alive
+    mark = "window.rankmem.panel('curve').plot.marks"
+    page.until(f"{mark}.length === 1 && {mark}[0].time === {seq * SECOND}")
+
+
 def test_a_drag_and_a_click_on_the_curve_choose_the_range_and_the_event_of_all(page: OpenPage) -> None:
     page.change(view="job", which="")
     box = page.tab.locator("#curve canvas").nth(1).bounding_box()

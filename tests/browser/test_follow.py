@@ -34,13 +34,13 @@ RANGES = """async () => {
 more is missing than before; and blocks, whose frees may be told later."""
 
 
-def log_until(seconds: int) -> RankLog:
-    """A rank that stood highest in its third second, and goes on."""
+def log_until(seconds: int, times: int = 1) -> RankLog:
+    """A rank that stood highest in its third second, and goes on: so many times a second."""
     log = RankLog(ended=None)
     log.alloc("most", 1 << 30, at=2 * SECOND)
     log.free("most", at=3 * SECOND)
-    for second in range(4, seconds):
-        log.alloc(f"b{second}", 1 << 20, at=second * SECOND)
+    for number in range(4 * times, seconds * times - times + 1):
+        log.alloc(f"b{number}", 1 << 20, at=number * SECOND // times)
     return log
 
 
@@ -74,6 +74,50 @@ def test_what_was_alive_after_an_event_is_not_asked_for_again(
         assert "flame" in asked(page), "there is a higher peak"
         assert page.drawn("flame")["facts"]["bytes"] > 2 << 30
         assert page.tab.evaluate(RANGES) == [True, False, False, False, False, False]
+        page.check()
+        context.close()
+
+
+PICTURES = """() => ["heat", "curve"].map(id => {
+    const canvas = document.querySelectorAll(`#${id} canvas.surface`)[id === "heat" ? 0 : 1];
+    return canvas.toDataURL();
+})"""
+
+
+def test_what_is_over_is_not_sent_again_and_the_picture_is_that_of_a_page_opened_anew(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(tmp_path, monkeypatch)
+    growing.store(log_until(40, 100))
+    state = {"view": "job", "by": "overall", "line": "2"}
+    with served_page(growing.path) as client:
+        context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+        page, other = (OpenPage(context.new_page(), client) for _ in range(2))
+        page.open(**state)
+        page.until("rankmem.live().told && rankmem.live().following")
+        parts = []
+        for seconds in (42, 44, 50, 75):  # the cells of the last are twice as long
+            _grow(page, growing, seconds, log_until(seconds, 100))
+            routes = [address for address in asked(page) if address in ("heat", "curve")]
+            assert set(routes) == {"heat", "curve"}
+            newer = [address.partition("?")[0] for address in page.requests if "since=" in address]
+            parts.append({path.rpartition("/")[2] for path in newer})
+            other.open(**state)
+            for panel in ("heat", "curve"):
+                drawn = page.drawn(panel)
+                assert drawn == other.drawn(panel), (panel, seconds)
+            assert "highest and lowest of each pixel" in page.tab.inner_text("#curve .title")
+            heat = page.drawn("heat")
+            assert 512 <= heat["bins"] <= 1024
+            cell_ns, rest = divmod(heat["to"] - heat["from"] + 1, heat["bins"])
+            assert (rest, cell_ns & (cell_ns - 1)) == (0, 0), "cells are as long as a power of two"
+            assert page.tab.evaluate(PICTURES) == other.tab.evaluate(PICTURES)
+            other.tab.goto("about:blank")  # it follows no more
+        assert ["heat" in each for each in parts] == [False, True, True, False], (
+            "a page that was just opened knows nothing yet, nor of longer cells"
+        )
+        assert sum("curve" in each for each in parts[1:]) >= 1, "its columns are longer at another time"
+        assert any(byte for byte in heat["rows"][0]["above"])
         page.check()
         context.close()
 

@@ -104,6 +104,10 @@ def test_on_paper_it_is_light_undistorted_and_whole_and_afterwards_as_before(pag
     assert (dark[0], dark[2], dark[6]) == ("dark", 0, "#e6e9ed")
     page.tab.emulate_media(media="print")
     page.until("document.body.classList.contains('printing')")
+    assert page.tab.evaluate(shown) == ["light", 960, *paper[2:]], "the window is wider than high"
+    page.tab.set_viewport_size({"width": 800, "height": 1000})
+    assert page.tab.evaluate(shown)[1] == 700
+    page.tab.set_viewport_size({"width": 1440, "height": 900})
     page.tab.emulate_media(media="screen")
     page.until("!document.body.classList.contains('printing')")
 
@@ -132,6 +136,99 @@ def test_what_is_not_understood_in_a_link_is_said_with_what_is_shown_instead(pag
     assert page.tab.locator(".misread:visible").count() == 0
     page.change(view="nowhere")
     assert "there is no view nowhere" in page.tab.inner_text("#view")
+
+
+def test_units_and_a_version_that_are_not_known_are_said_above_the_view(page: OpenPage) -> None:
+    page.open(view="job", style="imperial")
+    said = page.tab.locator("#misread")
+    assert said.inner_text() == (
+        "style=imperial is not understood: rankmem is shown. Known here: rankmem, mindstudio."
+    )
+    page.change(v=2, style="mindstudio")
+    assert said.inner_text() == "v=2 is not understood: the link is read as one of version 1."
+    assert " MB" in page.tab.inner_text(".tiles"), "a known one is taken"
+    page.change(v=1, style="", marks="warm-up@0~1000000000;later")
+    assert said.inner_text() == (
+        "marks=warm-up@0~1000000000;later is not understood: marks are shown that are NAME@FROM~TO or "
+        "NAME@TIME, 20 at most."
+    )
+    page.change(marks="")
+    assert not said.is_visible()
+
+
+STATES = """async count => {
+    // The generator of Park and Miller, so that a failure comes again.
+    let seed = 20261123;
+    const upTo = most => (seed = (seed * 16807) % 2147483647) % most;
+    const one = list => list[upTo(list.length)];
+    const keys = ["view", "from", "to", "rank", "by", "seq", "pick", "q", "sort", "marks", "later", "é%"];
+    const letters = [..."aZ09 ;:=&%#+?~@/\\\\\\"'<>é漢🙂\\u202e\\n\\t"];
+    const text = () => Array.from({ length: upTo(upTo(10) ? 12 : 900) }, () => one(letters)).join("");
+    const value = () => (upTo(3) ? text() : one(["job", "0", "-5", "9007199254740991", "1e400", "NaN"]));
+    // Neither is the page's own; the second knows nothing but the address, as after a reload.
+    const [own, fresh] = await Promise.all([import("./state.js?own"), import("./state.js?fresh")]);
+    const sorted = object => JSON.stringify(Object.entries(object).filter(([, text]) => text !== "").sort());
+    const all = module => Object.fromEntries(module.keys().map(key => [key, module.get(key)]));
+    const lost = [];
+    let taken = 0;
+    own.readLink();
+    for (let i = 0; i < count; i += 1) {
+        const before = all(own);
+        const changes = Object.fromEntries(Array.from({ length: 1 + upTo(6) }, () => [one(keys), value()]));
+        const fits = own.change(changes, { within: true });
+        fresh.readLink();
+        const wanted = sorted(fits ? { ...before, ...changes } : before);
+        const isRead = sorted(all(own)) === wanted && sorted(all(fresh)) === wanted;
+        const isLink = fresh.link() === own.link() && location.hash.length <= 2000;
+        if (!isRead || !isLink) lost.push([location.hash, changes]);
+        taken += fits ? 1 : 0;
+        const nothing = Object.fromEntries(keys.map(key => [key, null]));
+        if (!fits || !upTo(20)) own.change(nothing, { within: true });
+    }
+    return [lost, taken];
+}"""
+"""Random states, each read again from its link: those that were lost, and how many fitted into a link."""
+
+
+def test_five_hundred_random_states_are_read_again_from_their_links(page: OpenPage) -> None:
+    page.open(view="sessions")
+    lost, taken = page.tab.evaluate(STATES, 500)
+    assert lost == []
+    assert 300 < taken < 500, "most fit into a link; of what does not, nothing is taken"
+
+
+MARKED = """() => ["heat", "curve"].map(id => {
+    const canvas = document.querySelectorAll(`#${id} canvas.surface`)[id === "heat" ? 0 : 1];
+    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    const columns = new Set();
+    for (let i = 0; i < data.length; i += 4)
+        if (data[i] === 0 && data[i + 1] === 103 && data[i + 2] === 163) columns.add(i / 4 % canvas.width);
+    return columns.size > 1;
+})"""
+"""Whether the heat map and the curve have the lines of a mark, in its colour of the light theme."""
+
+
+def test_a_range_that_is_named_is_in_the_link_and_on_the_diagrams(page: OpenPage) -> None:
+    page.open(view="job")
+    assert page.tab.evaluate(MARKED) == [False, False]
+    page.change(**{"from": SECOND, "to": 2 * SECOND})
+    page.tab.keyboard.press("m")
+    page.tab.fill("dialog input", "warm-up; <b>")
+    page.tab.click("dialog button:has-text('mark')")
+    assert "warm-up; <b>" in page.tab.inner_text("dialog tr")
+    page.tab.click("dialog button:has-text('close')")
+    page.change(**{"from": "", "to": ""})
+    assert page.state("marks") == f"warm-up%3B%20%3Cb%3E@{SECOND}~{2 * SECOND}"
+    page.tab.reload()
+    page.settle()
+    assert page.tab.evaluate(MARKED) == [True, True]
+    page.tab.keyboard.press("m")
+    page.tab.click("dialog button:has-text('show')")
+    page.settle()
+    assert (page.state("from"), page.state("to")) == (str(SECOND), str(2 * SECOND))
+    page.tab.click("dialog button:has-text('remove')")
+    assert page.state("marks") is None
+    page.tab.click("dialog button:has-text('close')")
 
 
 def test_an_older_link_has_one_name_for_the_line_and_the_size(page: OpenPage) -> None:

@@ -116,6 +116,30 @@ def test_the_wheel_goes_from_the_whole_to_single_events_with_operator_and_stack_
     assert "stack" in text or "train.py:7 forward" in text
 
 
+def test_shift_and_dragging_moves_the_range_and_a_double_click_doubles_it(page: OpenPage) -> None:
+    page.open(view="rank", rank=1)
+    first, last = page.tab.evaluate("[window.rankmem.job().first, window.rankmem.job().last]")
+    begin, end = first + (last - first) // 2, first + (last - first) * 3 // 4
+    page.change(**{"from": begin, "to": end})
+    box = canvas(page)
+    middle, width = box["x"] + 64 + (box["width"] - 72) / 2, box["width"] - 72
+    page.tab.keyboard.down("Shift")
+    page.tab.mouse.move(middle, box["y"] + 60)
+    page.tab.mouse.down()
+    page.tab.mouse.move(middle + width / 4, box["y"] + 60, steps=4)
+    page.tab.mouse.up()
+    page.tab.keyboard.up("Shift")
+    page.settle()
+    moved, moved_end = int(page.state("from") or 0), int(page.state("to") or 0)
+    assert moved_end - moved == end - begin
+    assert abs(begin - moved - (end - begin) / 4) < (end - begin) / 200
+    page.tab.mouse.dblclick(middle, box["y"] + 60)
+    page.settle()
+    doubled, doubled_end = int(page.state("from") or 0), int(page.state("to") or 0)
+    assert abs(doubled_end - doubled - 2 * (end - begin)) <= 2
+    assert abs(doubled_end + doubled - moved - moved_end) <= 2, "around its middle"
+
+
 def test_keys_go_to_the_peak_the_next_higher_one_an_error_and_a_step(
     page: OpenPage, events: list[tuple[int, int, int]]
 ) -> None:

@@ -10,9 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HELP = (ROOT / "tests/unit/golden/cli_help.txt").read_text(encoding="utf-8")
-FILES = sorted(p for p in (ROOT / "deploy").iterdir() if p.is_file() and p.suffix != ".md")
-GUIDES = [ROOT / "docs/multi-node.md", ROOT / "README.md"]
-CALL = re.compile(r"rankmem (run|serve|ship|certs|timeline|peak|ops|live|oom)\b([^\n`|#]*)")
+FILES = sorted(
+    p for p in (ROOT / "deploy").iterdir() if p.is_file() and p.suffix not in (".md", ".timer", ".py")
+)
+GUIDES = [ROOT / "docs/multi-node.md", ROOT / "docs/scale.md", ROOT / "README.md"]
+VERBS = (
+    "run|serve|ship|certs|timeline|peak|job-peak|ops|live|oom|lake import|lake compact|lake prune|lake vacuum"
+)
+CALL = re.compile(rf"rankmem ({VERBS})\b([^\n`|#&]*)")
 
 
 def options_of(verb: str) -> set[str]:
@@ -24,7 +29,7 @@ def options_of(verb: str) -> set[str]:
 @pytest.mark.parametrize("path", [*FILES, *GUIDES], ids=lambda path: path.name)
 def test_verbs_and_options_exist(path: Path) -> None:
     text = re.sub(r"\\\n\s*", " ", path.read_text(encoding="utf-8"))
-    text = re.sub(r'"rankmem", "serve", (.*)\]', lambda m: "rankmem serve " + m[1].replace('", "', " "), text)
+    text = re.sub(r'"rankmem", (".*")\]', lambda m: "rankmem " + m[1].replace('", "', " ").strip('"'), text)
     calls = [(verb, said.partition(" -- ")[0]) for verb, said in CALL.findall(text)]
     assert calls, "nothing of rankmem's is called here"
     for verb, said in calls:
@@ -39,6 +44,24 @@ def test_several_hosts_talk_with_tls_and_tokens(name: str) -> None:
         assert option in text
     assert "--tls-ca" in text or "RANKMEM_TLS_CA" in text
     assert "--token-file" in text.replace("ingest-token-file", "") or "RANKMEM_TOKEN_FILE" in text
+
+
+@pytest.mark.parametrize("name", ["kuberay.yaml", "slurm-ray.sbatch"])
+def test_ray_takes_tasks_from_those_with_its_token_alone(name: str) -> None:
+    text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    assert "mode: token" in text or "RAY_AUTH_MODE=token" in text
+    assert "kind: NetworkPolicy" in text or "umask 077" in text
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.suffix in (".yaml", ".yml")], ids=lambda path: path.name
+)
+def test_documents_parse(path: Path) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML comes with ray: pip install 'rankmem[ray]'")
+    documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+    assert all(isinstance(document, dict) for document in documents)
+    if path.name.startswith("ku"):
+        assert all({"apiVersion", "kind", "metadata", "spec"} <= document.keys() for document in documents)
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if p.suffix == ".sbatch"], ids=lambda path: path.name)

@@ -14,25 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs
-from lake_sessions import (
-    RESTARTED,
-    STEADY,
-    DeadlyTask,
-    lake_sessions,
-    named_questions,
-    rows_of,
-    view_questions,
-)
+from lake_answers import DeadlyTask, check_views, whole_of
+from lake_sessions import RESTARTED, STEADY, lake_sessions, named_questions, rows_of
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake import peak
-from rankmem_aggregator.lake.engines import Processes, open_engine
 from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.kernel import Task, answer
 from rankmem_aggregator.lake.layout import OPENING
 from rankmem_aggregator.lake.parts import HostPart
+from rankmem_aggregator.lake.processes import Processes
 from rankmem_aggregator.lake.scattered import ScatteredQueries, host_parts, ordered, parts_of
+from rankmem_aggregator.lake.seeded import SUMMANDS
 from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.sql import query_names, query_text
+from rankmem_aggregator.query.types import Value
+from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
 from repetitions import examples
 
@@ -65,26 +60,8 @@ def scattered(lake: str) -> Iterator[ScatteredQueries]:
         yield queries
 
 
-def compare_views(file: Queries, scattered: ScatteredQueries, session: str, groups_most: int | None) -> None:
-    """Asks every view and table macro that an engine can answer."""
-    asked = {"hosts": 0, "time": 0, "none": 0}
-    for name, scatter, text, parameters in view_questions(file, session, AT_NS, groups_most):
-        asked[scatter] += 1
-        is_forwarded = name.partition(" ")[0] in query_names() or name.startswith("mindstudio")
-        if scatter == "none" or (groups_most and is_forwarded):  # the other tests ask these
-            continue
-        if scatter == "hosts":
-            found = scattered.by_hosts(text, parameters, session)
-        else:
-            by = name.partition(" ")[2] if name.startswith(("group_peak", "peak_by_ranks")) else "job"
-            found = scattered.by_time(text, parameters, session, by)
-        assert found is not None, name
-        assert rows_of(found) == rows_of(file.sql(text, parameters)), name
-    assert min(asked.values()) >= 5
-
-
 def test_every_view_and_macro_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
-    compare_views(file, scattered, RESTARTED, 1)
+    check_views(file, scattered, RESTARTED, AT_NS, 1)
 
 
 def test_every_named_query_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
@@ -93,11 +70,31 @@ def test_every_named_query_answers_as_the_file(file: Queries, scattered: Scatter
             assert scattered.sql(text, parameters) == file.sql(text, parameters), name
 
 
+@pytest.mark.parametrize("per_rank", [True, False])
+@pytest.mark.parametrize("device", [None, "cuda:1"])
+def test_what_adds_up_over_ranks_answers_as_the_file(
+    file: Queries, scattered: ScatteredQueries, per_rank: bool, device: str | None
+) -> None:
+    of_session = {"session": RESTARTED, "rank": None}
+    of_groups = of_session | {"by": "category", "per_rank": per_rank, "device": device}
+    questions: dict[str, dict[str, Value]] = {
+        "ops_at_peak": of_groups | {"order": "total"},
+        "ops_at_time": of_groups | {"time_ns": AT_NS},
+        "modules": of_session,
+    }
+    assert questions.keys() == SUMMANDS.keys()
+    for name, given_ in questions.items():
+        found = scattered.by_sums(query_text(name), given_, RESTARTED, SUMMANDS[name])
+        assert found == file.sql(query_text(name), given_), name
+        assert found is not None
+        assert found.num_rows >= 3
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("session", [RESTARTED, STEADY])
 def test_every_grouping_answers_as_the_file(file: Queries, scattered: ScatteredQueries, session: str) -> None:
-    compare_views(file, scattered, session, None)
+    check_views(file, scattered, session, AT_NS, None)
     for name, text, parameters in named_questions(session, AT_NS):
         assert scattered.sql(text, parameters) == file.sql(text, parameters), name
 
@@ -147,22 +144,6 @@ def test_all_attempts_of_a_rank_are_in_one_part_with_the_hosts_they_ran_on() -> 
     assert [sorted(part.host_uids) for part in parts] == [["a", "b"], ["c", "d"]]
 
 
-def whole_of(scattered: ScatteredQueries, kind: type[Task] = Task) -> list[Task]:
-    """The peaks of a session by two parts."""
-    parts = parts_of([{"rank": rank, "host_uid": f"host-{rank}"} for rank in range(4)], STEADY, 2)
-    given_ = {"session": STEADY, "attempt": None, "rank": None}
-    return [
-        kind(
-            address=scattered.target,
-            version=scattered.version,
-            part=part,
-            sql=query_text("peak"),
-            parameters=given_,
-        )
-        for part in parts
-    ]
-
-
 def test_the_part_of_a_worker_that_is_killed_runs_again(scattered: ScatteredQueries) -> None:
     engine, killed = Processes(2), list[int]()
 
@@ -205,12 +186,6 @@ def test_a_missing_file_fails_the_question_and_is_named(lake: str, tmp_path: Pat
         torn.peak_bound(STEADY)
 
 
-def test_what_is_no_engine_is_refused() -> None:
-    for address in ("processes:0", "processes:", "processes:-1", "spark", "ray"):
-        with pytest.raises(RankmemError, match=f"'{address}' is no engine"):
-            open_engine(address)
-
-
 def test_an_engine_is_refused_for_a_file(database: Path) -> None:
     with pytest.raises(RankmemError, match="is no lake, and processes:2 answers from lakes alone"):
         connect(database, engine="processes:2")
@@ -232,6 +207,45 @@ def test_a_log_whose_times_go_back_is_answered_by_one_process(tmp_path: Path) ->
         assert lake.job_peak(SESSION) == file.job_peak(SESSION)
         assert isinstance(lake.engine, Processes)
         assert lake.engine.pids  # it was tried
+
+
+def two_ranks(folder: Path, logs: list[RankLog]) -> tuple[Path, str]:
+    """A database with two ranks of two hosts, and its lake in files of some seconds."""
+    with empty_database(str(folder / "two.duckdb")) as connection:
+        store_logs(connection, logs)
+    import_database(folder / "two.duckdb", str(folder / "lake"), part_rows=3)
+    return folder / "two.duckdb", f"lake:{folder / 'lake'}"
+
+
+def test_what_a_rank_holds_beyond_a_slice_is_there_although_its_clock_says_that_it_is_over(
+    tmp_path: Path,
+) -> None:
+    quiet = RankLog(rank=0, host_uid="host-0", ended=SECOND_NS // 5)
+    quiet.totals("cpu", [(SECOND_NS // 10, 100), (8 * SECOND_NS, 90)])  # over, by its clock, before the last
+    busy = RankLog(rank=1, host_uid="host-1", ended=9 * SECOND_NS)
+    busy.totals("cpu", [(n * SECOND_NS // 4, 50 if n == 17 else 10 + n % 3) for n in range(33)])
+    database, lake = two_ranks(tmp_path, [quiet, busy])
+    with connect(database) as file, ScatteredQueries(lake, "processes:1", worth_bytes=0) as queries:
+        found = queries.by_time(query_text("job_peak"), {"session": SESSION}, SESSION, "job")
+        assert found is not None
+        assert found.to_pylist() == file.sql(query_text("job_peak"), {"session": SESSION}).to_pylist()
+        assert found["job_peak_bytes"][0].as_py() == 150
+
+
+def test_a_rank_whose_host_vanished_is_over_when_the_next_attempt_starts_elsewhere(tmp_path: Path) -> None:
+    logs = [
+        RankLog(attempt=attempt, rank=rank, host_uid=f"host-{rank}", started=started * SECOND_NS)
+        for attempt, rank, started in ((0, 0, 0), (0, 1, 0), (1, 0, 5), (1, 1, 3))
+    ]
+    for log in logs:
+        log.totals("cpu", [(log.started + n * SECOND_NS // 4, 10 + n) for n in range(8)])
+    database, lake = two_ranks(tmp_path, logs)
+    text = "SELECT * FROM rank_span WHERE session_id = $session\nORDER BY rank, attempt"
+    with connect(database) as file, ScatteredQueries(lake, "processes:1", worth_bytes=0) as queries:
+        found = queries.by_hosts(text, {"session": SESSION}, SESSION)
+        assert found is not None
+        assert found.to_pylist() == file.sql(text, {"session": SESSION}).to_pylist()
+        assert [ns and ns - BASE_NS for ns in found["ended_ns"].to_pylist()] == [3 * SECOND_NS, None] * 2
 
 
 def test_an_interrupted_question_ends_and_the_next_is_answered(

@@ -15,8 +15,8 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload import cuda, recording
 from rankmem_agent.spool.layout import DeviceType, Kind, Missing
-from rankmem_agent.tap.build import Build
 from rankmem_agent.tap.library import CpuSees, Stat, What
+from rankmem_agent.tap.prebuilt import Build
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -63,7 +63,11 @@ class FakeTorch:
 
 def _build(has_cuda: bool) -> Build:
     return Build(
-        path=Path("tap.so"), has_cuda=has_cuda, compiled_s=0.0, cuda_missing="" if has_cuda else "no headers"
+        path=Path("tap.so"),
+        has_cuda=has_cuda,
+        compiled_s=0.0,
+        is_prebuilt=False,
+        cuda_missing="" if has_cuda else "no headers",
     )
 
 

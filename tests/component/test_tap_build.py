@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from rankmem_agent.tap import build, doctor
+from rankmem_agent.tap import build, doctor, prebuilt
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -83,6 +84,45 @@ def test_without_a_compiler_a_library_built_ahead_is_used(
     assert build.build_tap() == ahead
 
 
+@pytest.fixture
+def came_along(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tap that came with rankmem, for this torch; and no compiler."""
+    made = build.build_tap()
+    folder = tmp_path / "prebuilt"
+    folder.mkdir()
+    monkeypatch.setattr("rankmem_agent.tap.prebuilt.FOLDER", folder)
+    path = folder / f"{made.stem.rpartition('-')[0]}.so"
+    shutil.copy(made, path)
+    made.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    return path
+
+
+def test_a_tap_that_came_with_rankmem_needs_no_compiler(came_along: Path) -> None:
+    built = build.ensure_built()
+    assert (built.path, built.is_prebuilt, built.compiled_s) == (came_along, True, 0.0)
+    checks = {check.name: check for check in doctor.examine()}
+    assert checks["compiler"].ok
+    assert "came with rankmem" in checks["tap"].detail
+
+
+def test_a_tap_for_another_torch_is_not_taken(came_along: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.version, "git_version", "another")
+    with pytest.raises(RankmemError, match="no C\\+\\+ compiler found"):
+        build.build_tap()
+
+
+def test_a_tap_that_cannot_be_loaded_is_built_here(
+    came_along: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    came_along.write_bytes(b"made for something else")
+    monkeypatch.setenv("CXX", _fake_compiler(tmp_path, 'echo library > "$out"'))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert build.build_tap().parent == cache
+
+
 def test_without_a_compiler_and_a_library_the_hint_says_what_to_install(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,10 +153,10 @@ def test_a_cache_is_made_for_this_user_alone(cache: Path) -> None:
 
 
 def test_the_library_depends_on_every_source(cache: Path) -> None:
-    names = {path.name for path in build._sources(has_cuda=True)}
+    names = {path.name for path in prebuilt.sources(has_cuda=True)}
     unity = (Path(build.__file__).parent / "unity.cpp").read_text().splitlines()
     included = {line.split('"')[1] for line in unity if line.startswith('#include "')}
     assert len(included) >= 7
     assert included <= names
     assert {"tap.h", "spool.h"} <= names
-    assert not any("cuda" in path.name for path in build._sources(has_cuda=False))
+    assert not any("cuda" in path.name for path in prebuilt.sources(has_cuda=False))

@@ -10,103 +10,28 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankmem_agent.spool.c_header import c_header
+from fake_cuda import FOLDER, TAP, TORCH_ACTIONS, WHY, build, run, torch_dirs, version_of
 from rankmem_agent.spool.layout import Action, Kind
-from rankmem_agent.tap import cuda_headers
-from rankmem_protos.errors import RankmemError
-
-FAKE = Path(__file__).parent / "cuda_fake"
-TAP = Path(cuda_headers.__file__).parent
-
-
-def torch_dirs() -> list[Path]:
-    """The folders of CUDA builds of torch at hand."""
-    named = [Path(entry) for entry in os.environ.get("RANKMEM_TEST_CUDA_TORCH", "").split(":") if entry]
-    spec = find_spec("torch")
-    installed = [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []
-    return [folder for folder in (*named, *installed) if (folder / "lib" / "libc10_cuda.so").exists()]
-
-
-TORCH_ACTIONS = (
-    Action.ALLOC,
-    Action.FREE_REQUESTED,
-    Action.FREE_COMPLETED,
-    Action.SEGMENT_ALLOC,
-    Action.SEGMENT_FREE,
-    Action.SEGMENT_MAP,
-    Action.SEGMENT_UNMAP,
-    Action.SNAPSHOT,
-    Action.OOM,
-)
-"""TraceEntry::Action by number, as its header has them: another order than ours."""
+from rankmem_aggregator.insights.replays import check
+from rankmem_aggregator.insights.settings import Settings
+from replayed_requests import Start, trace
 
 DIRS = torch_dirs()
-WHY = "needs a CUDA build of torch (installed, or unpacked and named in RANKMEM_TEST_CUDA_TORCH) and g++"
 pytestmark = pytest.mark.skipif(not DIRS or shutil.which("g++") is None, reason=WHY)
-
-
-def version_of(folder: Path) -> str:
-    match = re.search(r"__version__ = '([^']*)'", (folder / "version.py").read_text())
-    return match.group(1) if match else folder.parent.name
-
-
-def run(command: Sequence[str | Path]) -> None:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.fixture(scope="module", params=DIRS, ids=version_of)
 def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The harness, built against one torch; the fake runtime beside it."""
-    torch_dir: Path = request.param
-    out = tmp_path_factory.mktemp("cuda_fake")
-    soname = re.search(rb"libcudart\.so\.\d+", (torch_dir / "lib" / "libc10_cuda.so").read_bytes())
-    assert soname is not None
-    runtime = out / soname.group().decode()
-    (out / "map").write_text(f"{runtime.name} {{ global: *; }};\n")
-    (out / "spool_layout.h").write_text(c_header())
-    # Wheels of torch 2.6 are built with the old ABI of std::string.
-    script = f"-Wl,-soname,{runtime.name},--version-script={out / 'map'}"
-    quiet = "-Wno-builtin-declaration-mismatch"
-    run(["gcc", "-O1", "-shared", "-fPIC", quiet, "-o", runtime, FAKE / "fake_cudart.c", script, "-lpthread"])
-    try:
-        includes = cuda_headers.find(torch_dir)
-    except RankmemError as error:
-        pytest.skip(str(error))
-    old_abi = b"_ZN3c105ErrorC1ENS_14SourceLocationESs" in (torch_dir / "lib" / "libc10.so").read_bytes()
-    run(
-        ["g++", "-std=c++20", "-O2", f"-D_GLIBCXX_USE_CXX11_ABI={int(not old_abi)}", "-o", out / "harness"]
-        + [
-            FAKE / "harness.cpp",
-            TAP / "tap_cuda.cpp",
-            f"-I{out}",
-            f"-I{TAP}",
-            f"-isystem{torch_dir / 'include'}",
-        ]
-        + [f"-isystem{folder}" for folder in includes]
-        + [
-            f"-L{torch_dir / 'lib'}",
-            f"-L{out}",
-            "-lc10_cuda",
-            "-lc10",
-            f"-l:{runtime.name}",
-            "-ldl",
-            "-lpthread",
-        ]
-        + [f"-Wl,-rpath,{torch_dir / 'lib'}:{out}", "-Wl,--allow-shlib-undefined"]
-    )
-    return out / "harness"
+    return build(request.param, tmp_path_factory.mktemp("cuda_fake"), "harness", TAP / "tap_cuda.cpp")
 
 
 class Seen:
@@ -243,7 +168,7 @@ def test_an_allocator_without_events_gives_samples_only_and_says_so(
 
 def test_facts_come_from_the_driver_and_samples_from_nvml(harness: Path, tmp_path: Path) -> None:
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        source = FAKE / "fake_driver.c"
+        source = FOLDER / "fake_driver.c"
         run(["gcc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-o", tmp_path / soname, source])
     seen = Seen(harness, "samples", LD_LIBRARY_PATH=str(tmp_path))
     assert [(t["name"], t["uuid"], t["total_bytes"]) for t in seen.texts] == [
@@ -259,3 +184,24 @@ def test_without_a_driver_library_there_are_no_samples_and_no_harm(harness: Path
     seen = Seen(harness, "samples")
     assert not [record for record in seen.records if record[1] == Kind.SAMPLE]
     assert [text["uuid"] for text in seen.texts] == ["", ""]
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_what_the_tap_recorded_is_replayed_to_the_address(seen: Seen, device: int) -> None:
+    older = [(*r[4:8], r[8], r[2]) for r in seen.of(Kind.PREEXISTING, device)]
+    start = Start(
+        segments=[
+            (a, size, stream, pool)
+            for a, size, stream, pool, _, what in older
+            if what == Action.SEGMENT_ALLOC
+        ],
+        blocks=[
+            (a, own, size, stream, pool) for a, size, stream, pool, own, what in older if what == Action.ALLOC
+        ],
+    )
+    assert start.segments or device == 1
+    assert all(own >= size for _, own, size, _, _ in start.blocks)
+    events = [(r[2], *r[4:8]) for r in seen.of(Kind.EVENT, device)]
+    found = check(trace(events, Settings(), start))
+    assert found.num_allocations > 1000
+    assert found.is_exact

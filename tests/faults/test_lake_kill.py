@@ -1,29 +1,40 @@
-"""``rankmem lake import`` is killed, or runs beside others: the lake is whole in the end, never half seen."""
+"""``rankmem lake import`` and ``compact`` are killed, or run beside others: a lake is never half seen."""
 
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
+from lake_checks import num_rows
+from lake_pieces import in_pieces, store_end
 from lake_story import JOB, STORY, lake_story
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake.catalog import Catalog, read_catalog
 from rankmem_aggregator.lake.check import check_lake
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.lake.layout import DataFile
 from rankmem_protos.errors import RankmemError
 from two_sessions import NEW, OLD, two_sessions
 
 
 def start(database: Path, lake: Path) -> subprocess.Popen[bytes]:
-    """The command, in a process of its own."""
-    command = [sys.executable, "-m", "rankmem_cli", "lake", "import", str(database), "--lake", str(lake)]
+    """The import, in a process of its own."""
+    return start_verb("import", str(database), "--lake", str(lake))
+
+
+def start_verb(*arguments: str) -> subprocess.Popen[bytes]:
+    """A verb of the lake, in a process of its own."""
+    command = [sys.executable, "-m", "rankmem_cli", "lake", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -84,5 +95,103 @@ def test_of_two_imports_of_one_database_both_end_with_the_same_lake(tmp_path: Pa
         codes.append(process.returncode)
         assert process.returncode == 0 or b"another process" in output, output
     assert 0 in codes or start(database, lake).wait(120) == 0
-    assert seen(lake).files == seen(tmp_path / "whole").files
+    # Whether the one that stayed had to begin again is in its files' sequence and names.
+    assert _parts(lake) == _parts(tmp_path / "whole")
+    assert check_lake(str(lake)).faults == ()
+
+
+def _parts(lake: Path) -> list[DataFile]:
+    return [replace(file, path="", sequence=0) for file in seen(lake).files]
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return True
+
+
+def in_small_files(folder: Path, name: str, pieces: int) -> Path:
+    """The story as an aggregator leaves it."""
+    if not (folder / "whole").exists():
+        database = lake_story(folder / "story.duckdb")
+        store_end(database, JOB, 2)  # the other may go on
+        import_database(database, str(folder / "whole"), part_rows=200)
+    in_pieces(folder / "whole", str(folder / name), random.Random(pieces), pieces)
+    return folder / name
+
+
+def answers_of(lake: Path) -> list[object]:
+    with connect(f"lake:{lake}") as queries:
+        of_story = [queries.job_peak(STORY), queries.peak_by(STORY, by="category"), queries.ranks(STORY)]
+        return [num_rows(queries), *of_story]
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_a_killed_compaction_leaves_all_as_it_was_or_as_it_will_be(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(8)
+    lake = in_small_files(tmp_path, "lake", 5)
+    shutil.copytree(lake, tmp_path / "alone")
+    expected, parts = answers_of(lake), seen(lake).files
+    began = time.monotonic()
+    assert ended(start_verb("compact", "--lake", str(tmp_path / "alone")))
+    alone_s = time.monotonic() - began
+    compacted = {(f.table_name, f.session_id, f.segment, f.hosts) for f in seen(tmp_path / "alone").files}
+    killed = 0
+    for _ in range(kills):
+        if not set(seen(lake).files) & set(parts):  # all is joined: again from the start
+            shutil.rmtree(lake)
+            lake = in_small_files(tmp_path, "lake", 5)
+            parts = seen(lake).files
+        process = start_verb("compact", "--lake", str(lake))
+        time.sleep(chance.uniform(0.3, 1) * alone_s)
+        killed += process.poll() is None
+        process.kill()
+        process.communicate()
+        assert answers_of(lake) == expected
+        assert check_lake(str(lake)).faults == ()
+    assert ended(start_verb("compact", "--lake", str(lake)))
+    assert killed > 0
+    files = seen(lake).files
+    assert {(f.table_name, f.session_id, f.segment, f.hosts) for f in files} == compacted
+    assert len(files) == len(compacted)
+    assert answers_of(lake) == expected
+
+
+def test_questions_are_answered_the_same_while_a_lake_is_compacted_vacuumed_and_pruned(
+    tmp_path: Path,
+) -> None:
+    lake = in_small_files(tmp_path, "lake", 8)
+    expected = answers_of(lake)[1:]
+    failures: list[object] = []
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            with connect(f"lake:{lake}") as queries:
+                for _ in range(3):
+                    found = [
+                        queries.job_peak(STORY),
+                        queries.peak_by(STORY, by="category"),
+                        queries.ranks(STORY),
+                    ]
+                    if found != expected:
+                        failures.append(found)
+
+    asking = [threading.Thread(target=ask, name=f"asking-{number}") for number in range(2)]
+    for thread in asking:
+        thread.start()
+    try:
+        # Two at once, then what deletes files and another session.
+        for verbs in (
+            (["compact"], ["compact"]),
+            (["vacuum"], ["prune", "--session", JOB]),
+            (["compact"], ["vacuum"]),
+        ):
+            assert all(ended(process) for process in [start_verb(*v, "--lake", str(lake)) for v in verbs])
+    finally:
+        is_over.set()
+        for thread in asking:
+            thread.join()
+    assert failures == []
+    assert {file.session_id for file in seen(lake).of_table("session")} == {STORY}
     assert check_lake(str(lake)).faults == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import socket
 import subprocess
@@ -16,14 +17,24 @@ from pathlib import Path
 import pytest
 from pyarrow.fs import S3FileSystem
 
+from careless_store import careless_store
+from ingest_client import IngestClient
 from lake_checks import num_rows, with_hashes
+from lake_pieces import in_pieces, store_end
+from lake_serving import check_rows, recorded_logs, send, serving
 from lake_story import JOB, STORY, lake_story
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake.catalog import read_catalog
 from rankmem_aggregator.lake.check import check_lake
+from rankmem_aggregator.lake.compact import compact_lake
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.lake.layout import TABLES
+from rankmem_aggregator.lake.prune import prune_lake
+from rankmem_aggregator.lake.vacuum import vacuum_lake
+from rankmem_aggregator.retention.limits import Limits
 from rankmem_protos.errors import Code, RankmemError
+from waiting import until
 
 WEED = shutil.which("weed", path=f"{Path(sys.executable).parent}")
 KEY, SECRET, BUCKET = "rankmem", "rankmem-secret", "memory"
@@ -136,3 +147,62 @@ def test_a_missing_or_torn_file_in_an_object_store_is_named(store: S3FileSystem,
             queries.sql(f"SELECT sum(rank) FROM {file.table_name}")
         assert f"{lake}/{file.path} {what}" in failed.value.message
     assert {fault.path for fault in check_lake(lake).faults} == {gone.path, torn.path}
+
+
+def test_a_lake_in_an_object_store_is_written_by_an_aggregator(store: S3FileSystem, tmp_path: Path) -> None:
+    lake, logs = f"s3://{BUCKET}/served", recorded_logs(tmp_path / "logs", ranks=2, attempts=1)
+    with serving(lake) as aggregator:
+        send(aggregator.address, logs[:1])
+    with serving(lake, lake_interval_s=3600) as zombie, IngestClient(zombie.address, receipts=True) as client:
+        client.send(open_spool=logs[1].opening)
+        client.reply()
+        client.send(batch=logs[1].batches[0])
+        until("it is received", lambda: zombie.store.disk.log_bytes() > 0)
+        with serving(lake) as aggregator:
+            send(aggregator.address, logs)
+        client.send(batch=logs[1].batches[1])
+        zombie.close()
+        assert {reply.WhichOneof("body") for reply in client.rest()} >= {"refusal"}
+    assert check_lake(lake).faults == ()
+    check_rows(lake, logs)
+
+
+def test_a_store_that_overwrites_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with careless_store() as address:
+        given = {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1", "ALLOW_HTTP": "true"}
+        for name, value in (given | {"ENDPOINT_URL": address}).items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        with pytest.raises(RankmemError) as refused, serving("s3://bucket/lake"):
+            pass
+    assert refused.value.code is Code.UNSUPPORTED
+    assert "overwrites" in refused.value.message
+
+
+def test_a_lake_in_an_object_store_is_compacted_pruned_and_vacuumed(
+    store: S3FileSystem, tmp_path: Path
+) -> None:
+    database = lake_story(tmp_path / "story.duckdb")
+    store_end(database, STORY, 2)
+    import_database(database, str(tmp_path / "whole"), part_rows=200)
+    lake = f"s3://{BUCKET}/kept"
+    in_pieces(tmp_path / "whole", lake, random.Random(5), 3)
+    before = read_catalog(LakeFiles(lake))
+    with connect(lake) as queries:
+        expected = num_rows(queries), queries.job_peak(STORY), queries.ops(STORY)
+        done = compact_lake(lake, part_rows=200)
+        assert done.num_new < done.num_old <= len(before.files)
+        assert (num_rows(queries), queries.job_peak(STORY)) == expected[:2]  # maybe of the version before
+    assert check_lake(lake).faults == ()
+    with connect(lake) as queries:
+        assert (num_rows(queries), queries.job_peak(STORY), queries.ops(STORY)) == expected
+    assert vacuum_lake(lake).files == ()
+    prune_lake(lake, Limits(), [STORY])
+    with connect(lake) as queries:
+        assert queries.sessions()["session_id"].to_pylist() == [JOB]
+    gone = vacuum_lake(lake, kept_hours=0)
+    named = {file.path for file in read_catalog(LakeFiles(lake)).files}
+    assert {file.path for file in before.files} - named <= {file.path for file in gone.files}
+    assert check_lake(lake).faults == ()
+    left = {found.path for name in TABLES for found in LakeFiles(lake).listing(name)}
+    # This store also lists folders that have become empty.
+    assert {path for path in left if path.endswith(".parquet") and "_delta_log" not in path} == named

@@ -107,6 +107,22 @@ def test_highest_and_lowest_of_each_row_are_those_of_the_events(
     assert drawn == {"events", "highest and lowest"}
 
 
+def test_what_is_new_since_an_instant_goes_on_where_the_rows_before_it_end(
+    page: PageReader, points: list[Point]
+) -> None:
+    drawn = set()
+    for number, asked in enumerate(random_ranges(points, page, 40, seed=3)):
+        whole = page.ask("/curve", rank=1, **asked)
+        since = asked["from_"] + (asked["to"] - asked["from_"]) * (number % 5) // 4
+        part = page.ask("/curve", rank=1, **asked, since=since)
+        begin = facts_of(part)["since_ns"]
+        before = [time for time in whole["time_ns"].to_pylist() if time < begin]
+        assert begin <= since
+        assert part.to_pylist() == whole.to_pylist()[len(before) :]
+        drawn.add(facts_of(part)["drawn"])
+    assert drawn == {"events", "highest and lowest"}
+
+
 def test_every_event_drawn_has_its_own_action_size_address_and_total(
     page: PageReader, database: Path, points: list[Point]
 ) -> None:

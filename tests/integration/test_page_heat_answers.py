@@ -158,6 +158,22 @@ def test_pooled_rows_are_the_highest_of_their_ranks(client: PageClient, mixed: P
     assert answer["top_bytes"].to_pylist() == np.nanmax(np.fmax(values[::2], values[1::2]), axis=1).tolist()
 
 
+def test_cells_since_an_instant_are_those_of_the_whole_as_long_as_the_scale_is(client: PageClient) -> None:
+    asked = {"from_": 0, "to": 25 * SECOND_NS, "bins": 50, "device_type": "cuda", "limit_bytes": 1 << 20}
+    whole = client.ask(HEAT, **asked)
+    facts = facts_of(whole)
+    scale = {"low_bytes": facts["low_bytes"], "high_bytes": facts["high_bytes"]}
+    for since, first in ((0, 0), (12 * SECOND_NS, 16), (49 * SECOND_NS // 2, 48), (99 * SECOND_NS, 48)):
+        part = client.ask(HEAT, **asked, **scale, since=since)
+        assert facts_of(part)["first_bin"] == first
+        for name, begin in (("cells", first), ("above", first // 8)):
+            assert part[name].to_pylist() == [row[begin:] for row in whole[name].to_pylist()]
+        assert part.drop_columns(["cells", "above"]) == whole.drop_columns(["cells", "above"])
+    other = client.ask(HEAT, **asked, **scale | {"high_bytes": facts["high_bytes"] - 1}, since=12 * SECOND_NS)
+    assert facts_of(other)["first_bin"] == 0
+    assert other["cells"] == whole["cells"]
+
+
 def test_over_many_events_the_matrix_is_that_of_the_buckets(
     client: PageClient, mixed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

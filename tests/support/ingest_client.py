@@ -19,9 +19,16 @@ TIMEOUT_S = 30.0
 
 
 class IngestClient:
-    """One stream. Use as a context manager."""
+    """One stream. Use as a context manager.
 
-    def __init__(self, address: str, *, greet: bool = True) -> None:
+    Args:
+        address: HOST:PORT.
+        greet: send Hello and wait for Welcome.
+        receipts: be told what is received and not stored; such replies are skipped here, and counted.
+    """
+
+    def __init__(self, address: str, *, greet: bool = True, receipts: bool = False) -> None:
+        self.num_received = 0
         self._channel = grpc.insecure_channel(address)
         self._requests: queue.SimpleQueue[pb.IngestRequest | None] = queue.SimpleQueue()
         self._replies: queue.SimpleQueue[pb.IngestReply | None] = queue.SimpleQueue()
@@ -30,7 +37,9 @@ class IngestClient:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if greet:
-            self.send(hello=pb.Hello(protocol_version=1, shipper_id="test", host_uid="host-a"))
+            self.send(
+                hello=pb.Hello(protocol_version=1, shipper_id="test", host_uid="host-a", receipts=receipts)
+            )
             self.welcome = self.reply().welcome
 
     def send(self, **body: object) -> None:
@@ -44,9 +53,12 @@ class IngestClient:
 
     def reply(self) -> pb.IngestReply:
         """The next reply."""
-        reply = self._replies.get(timeout=TIMEOUT_S)
-        assert reply is not None, f"the stream ended: {self.error}"
-        return reply
+        while True:
+            reply = self._replies.get(timeout=TIMEOUT_S)
+            assert reply is not None, f"the stream ended: {self.error}"
+            if reply.WhichOneof("body") != "received":
+                return reply
+            self.num_received += 1
 
     def acks(self, count: int) -> list[int]:
         """The last sequences of the next acknowledgements; any other reply but ``busy`` is an error."""

@@ -10,15 +10,18 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import duckdb
 import pyarrow as pa
 
+from lake_sessions import rows_of, view_questions
 from page_questions import questions
 from page_server import PageClient, served_page
 from rankmem_aggregator.ingest.stack_ids import STACK_COLUMNS
+from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.layout import LEFT_OUT
+from rankmem_aggregator.lake.scattered import ScatteredQueries
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import BlockBy, By, CurveBy, PeakBy
@@ -47,6 +50,20 @@ def with_hashes(database: Path, copy: Path) -> Path:
     return copy
 
 
+class Pair(NamedTuple):
+    """A database, with hashes for stacks, and the lake that the original was imported into."""
+
+    file: Path
+    lake: str
+
+
+def lake_pair(database: Path, part_rows: int) -> Pair:
+    """A database imported into a lake of parts of so many events."""
+    lake = database.with_suffix(".lake")
+    import_database(database, str(lake), part_rows=part_rows)
+    return Pair(with_hashes(database, database.with_suffix(".hashed")), f"lake:{lake}")
+
+
 def differences(
     file: Queries, lake: Queries, sessions: Sequence[str], groupings: Sequence[str] = tuple(GROUPINGS)
 ) -> list[str]:
@@ -69,6 +86,45 @@ def differences(
             if _outcome(file, name, arguments, options) != _outcome(lake, name, arguments, options):
                 found.append(f"{name} {arguments} {options}")
     return found
+
+
+def quick_differences(file: Queries, lake: Queries, session: str) -> list[str]:
+    """The tables, views and main calls to which the two give different answers."""
+    found = [name for name, text, given in _tables_and_views() if not _same_rows(file, lake, text, given)]
+    main = ("sessions", "ranks", "peak", "job_peak", "steps", "status", "top", "incompleteness")
+    for name, arguments, options in calls(file, session):
+        is_main = name in main or options.get("by") == "category"
+        if is_main and _outcome(file, name, arguments, options) != _outcome(lake, name, arguments, options):
+            found.append(f"{name} {arguments} {options}")
+    return found
+
+
+def engine_differences(file: Queries, lake: ScatteredQueries, session: str) -> list[str]:
+    """The statements and calls to which a lake asked through an engine gives another answer than the file.
+
+    Views and macros are asked as their heads say they can be cut; what cannot be cut is not asked again.
+    """
+    at_ns = _facts(file, session)["at_ns"]
+    found = []
+    for name, scatter, text, given in view_questions(file, session, at_ns):
+        if scatter == "hosts":
+            answer = lake.by_hosts(text, given, session)
+        elif scatter == "time":
+            by = name.partition(" ")[2] if name.startswith(("group_peak", "peak_by_ranks")) else "job"
+            answer = lake.by_time(text, given, session, by)
+        else:
+            answer = None
+        if answer is not None and rows_of(answer) != rows_of(file.sql(text, given)):
+            found.append(name)
+    for name, arguments, options in calls(file, session):
+        if _outcome(file, name, arguments, options) != _outcome(lake, name, arguments, options):
+            found.append(f"{name} {arguments} {options}")
+    return found
+
+
+def table_differences(file: Queries, lake: Queries) -> list[str]:
+    """The tables of which the two have different rows."""
+    return [name for name in _table_names() if not _same_rows(file, lake, f"SELECT * FROM {name}", {})]
 
 
 def num_rows(queries: Queries) -> int:

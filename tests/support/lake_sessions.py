@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +12,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from constructed import BASE_NS, SECOND_NS, RankLog, empty_database, store_logs, store_rows
-from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import (
@@ -220,11 +217,3 @@ def rows_of(table: pa.Table, *, without_stacks: bool = False) -> tuple[list[str]
         table = table.drop_columns([name for name in table.column_names if name.endswith("stack_id")])
     rows: list[dict[str, Any]] = table.to_pylist()
     return [str(field) for field in table.schema], sorted(map(repr, rows))
-
-
-class DeadlyTask(Task):
-    """A task that kills its worker."""
-
-    def run(self) -> pa.Table:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError

@@ -21,6 +21,10 @@ BY_HAND: Final[dict[str, dict[str, Any]]] = {
     "/step_heat": {"figure": "peak"},
 }
 """Parameters that cannot be guessed from their names, by path."""
+_NOTHING: Final = {
+    "rank": 0, "attempt": 0, "device": "cuda:0", "device_type": "cuda", "peak_seq": 0, "peak_ns": 0,
+}  # fmt: skip
+"""Asked about where no device is known: a recording of kernels alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
     job = client.ask(f"s/{session}/job")
     facts = client.facts(f"s/{session}/job")
     rows = [row for row in job.to_pylist() if row["device"] is not None]
-    highest = max(rows, key=lambda row: row["peak_bytes"])
+    highest = max(rows, key=lambda row: row["peak_bytes"], default=_NOTHING)
     known = {
         "from": facts["first_ns"],
         "to": facts["last_ns"],

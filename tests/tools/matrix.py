@@ -8,6 +8,8 @@ without. Prints a Markdown table, and with ``--write`` puts it into docs/version
 
 Where the registry has no CPU build of a release, its CUDA build is imported with stand-ins for CUDA's own
 libraries (matrix_stand_ins); the tap is then built with its CUDA side too, which nothing runs here.
+
+``make taps`` (``--keep-taps``) keeps what was built, for ``make dist`` to put into the wheel.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from typing import Final
 
 import matrix_stand_ins
 from rankmem_agent.spool.layout import Kind
+from rankmem_agent.tap import prebuilt
 from storage_scripts import DIRECT, MAPPED, STEPS
 from tap_kineto import compare, profiled
 from tap_process import Recording, read_spool, record_process
@@ -233,12 +236,23 @@ def write(text: str) -> None:
     PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}")
 
 
+def keep_taps(cache: Path) -> None:
+    """Puts the taps of a cache where a wheel takes them from, under names that leave the compiler out."""
+    prebuilt.FOLDER.mkdir(exist_ok=True)
+    for built in cache.glob("tap-*.so"):
+        key = built.stem.removeprefix("tap-").partition("-")[0]
+        kept = shutil.copy(built, prebuilt.FOLDER / prebuilt.file_name(key))
+        subprocess.run(["strip", "--strip-debug", kept], check=True, timeout=_TIMEOUT_S)
+        os.chmod(kept, 0o644)
+
+
 def main() -> int:
     """Returns 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("releases", nargs="*", help="default: the newest patch of each minor release")
     parser.add_argument("--python", action="append", help="an interpreter; default: this one")
     parser.add_argument("--write", action="store_true", help="put the table into docs/versions.md")
+    parser.add_argument("--keep-taps", action="store_true", help="put the taps that passed into the wheel")
     options = parser.parse_args()
     results = []
     os.environ["PYTHONPATH"] = os.pathsep.join(str(ROOT / name) for name in ("agent", "protos"))
@@ -248,6 +262,8 @@ def main() -> int:
             os.environ["RANKMEM_TAP_CACHE"] = str(folder / "cache")
             try:
                 result = examine(release, python, folder)
+                if options.keep_taps and not result.differs:
+                    keep_taps(folder / "cache")
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
             results.append(result)

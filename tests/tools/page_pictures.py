@@ -37,7 +37,7 @@ def main(demo: Path) -> None:
             ("peak", story, {"view": "peak", "of": "pp"}),
             ("steps", steps, {"view": "steps"}),
             ("diff", demo, {"view": "diff", "by": "line"}),
-            ("fit", steps, {"view": "fit", "limit": 4}),
+            ("fit", steps, {"view": "fit", "size": 4}),
         ]
         for name, recording in (
             ("segments", RECORDINGS / "torch_snapshot" / "npu_expandable.pkl"),

@@ -16,7 +16,8 @@ UPDATE = "RANKMEM_UPDATE_GOLDEN"
 def all_help() -> str:
     """The help of the application and of every verb, at 80 columns."""
     verbs = ["run", *(verb.__name__.rstrip("_").replace("_", "-") for verb in VERBS)]
-    calls = [[], *([verb] for verb in verbs), ["lake"], ["lake", "import"], ["lake", "check"]]
+    of_lake = ("import", "check", "compact", "prune", "vacuum")
+    calls = [[], *([verb] for verb in verbs), ["lake"], *(["lake", verb] for verb in of_lake)]
     runner = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80", "TERM": "dumb"})
     texts = []
     for call in calls:

@@ -96,7 +96,7 @@ class FakeQueries(Queries):
 
 def a_value(kind: pa.DataType) -> Any:
     if pa.types.is_list(kind):
-        return ["a.py:1 f"]
+        return ["a.py:1 f"] if pa.types.is_string(kind.value_type) else [1]
     if pa.types.is_boolean(kind) or pa.types.is_string(kind):
         return "x" if pa.types.is_string(kind) else True
     return 1 if pa.types.is_integer(kind) else 0.5 if pa.types.is_floating(kind) else None

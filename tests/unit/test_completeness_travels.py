@@ -70,6 +70,17 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+INSIGHTS = ("fragmentation", "leaks", "imbalance")
+
+
+@pytest.mark.parametrize("name", INSIGHTS)
+def test_each_insight_carries_what_is_missing(queries: Queries, name: str) -> None:
+    lossy = getattr(queries, name)(session=SESSION)
+    whole = getattr(queries, name)(session=WHOLE)
+    assert (lossy.missing, lossy.complete) == ([LACKS], False)
+    assert (whole.missing, whole.complete) == ([], True)
+
+
 @pytest.mark.parametrize("name", ASKED)
 def test_each_answer_of_the_client_carries_what_is_missing(queries: Queries, name: str) -> None:
     lossy = getattr(queries, name)(session=SESSION, **ASKED[name])
@@ -88,9 +99,10 @@ def test_no_answer_of_the_client_about_a_session_was_forgotten() -> None:
         "interrupt",
         "allow",
         "with_missing",
+        "allocator_trace",
     }
     public = {name for name in vars(Queries) if not name.startswith("_")}
-    assert public - others == set(ASKED), "an answer about a session: carry it, and add it here"
+    assert public - others == {*ASKED, *INSIGHTS}, "an answer about a session: carry it, and add it here"
 
 
 def run(path: Path, *arguments: str) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from pyarrow import ipc
 from constructed import BASE_NS, SESSION
 from export_logs import CudaLog, database, marker, training
 from rankmem_aggregator import connect
+from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.csv_cells import guarded
 from rankmem_aggregator.exports import table_rows
 from rankmem_aggregator.exports.exporting import export
@@ -25,6 +26,8 @@ from rankmem_aggregator.exports.table_statements import POSITIONS, times_of
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.sql import install_views
 from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.store import open_store
+from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES
 
@@ -56,7 +59,7 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
 
 
 def stored(queries: Queries, table: str, where: str = "true") -> list[dict[str, Any]]:
-    names = TABLES[table].column_names()
+    names = schema.ALL_TABLES[table].column_names()
     mine = f"session_id = '{SESSION}'" if "session_id" in names else "true"
     order = ", ".join(f'"{name}"' for name in names)
     return queries.sql(f"SELECT * FROM {table} WHERE {mine} AND {where} ORDER BY {order}").to_pylist()  # type: ignore[no-any-return]
@@ -70,7 +73,7 @@ def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def in_parquet(folder: Path, table: str) -> list[dict[str, Any]]:
     files = sorted((folder / table).rglob("*.parquet"))
-    names = ", ".join(f'"{name}"' for name in TABLES[table].column_names())
+    names = ", ".join(f'"{name}"' for name in schema.ALL_TABLES[table].column_names())
     with duckdb.connect() as engine:
         read = f"SELECT {names} FROM read_parquet(?, hive_partitioning = false) ORDER BY {names}"
         rows = engine.sql(read, params=[[str(file) for file in files]]).to_arrow_table()
@@ -94,6 +97,40 @@ def test_parquet_has_every_row_of_the_session_and_no_other(
     assert bool(rows) is (parquet / table).exists()
     if rows:
         assert in_parquet(parquet, table) == rows
+
+
+def test_parquet_has_the_summaries_and_the_progress_of_a_whole_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that views read: without them, peaks by category are read from blocks, and no rank has a status."""
+    monkeypatch.setattr("rankmem_aggregator.summaries.schedule.DUE_POSITIONS", 0)
+    database(tmp_path / "r.duckdb", [training(0)])
+    with duckdb.connect(str(tmp_path / "r.duckdb")) as connection:
+        connection.execute(
+            "INSERT INTO ingest_progress (spool_id, session_id, attempt, rank, last_sequence, final, "
+            "updated_ns) VALUES ('spool', ?, 0, 0, 9, true, ?)",
+            [SESSION, BASE_NS],
+        )
+        connection.execute("INSERT INTO spool_start VALUES ('spool', ?, 0, 0, 0, '', '')", [SESSION])
+        connection.execute("INSERT INTO level_progress VALUES (?, 0, 0, 4, false)", [SESSION])
+        connection.execute(
+            "INSERT INTO memory_level BY NAME SELECT session_id, attempt, rank, device, "
+            "4 AS width_s, 0 AS cell_ns, seq_first, seq_last, first_ns, last_ns, events, "
+            "1 AS peak_bytes, first_ns AS peak_ns, seq_first AS peak_seq, 0 AS low_bytes, 1 AS last_bytes "
+            "FROM memory_bucket"
+        )
+    store = open_store(AggregatorConfig.embedded(tmp_path / "r.duckdb"))
+    summaries = Summaries(store)
+    while summaries.advance():
+        pass
+    store.close()
+    with connect(tmp_path / "r.duckdb") as opened:
+        export(opened, "parquet", tmp_path / "out", session=SESSION)
+        export(opened, "parquet", tmp_path / "part", session=SESSION, until_ns=BASE_NS + 10**12)
+        missing = {"rankmem_meta", "stack_hash", "pruned_spool"}
+        for table in set(schema.ALL_TABLES) - set(TABLES) - missing:
+            assert in_parquet(tmp_path / "out", table) == stored(opened, table) != [], table
+            assert not (tmp_path / "part" / table).exists(), "a part of a session has no summary of it"
 
 
 def test_rows_that_belong_to_no_rank_are_those_that_its_ranks_need(queries: Queries, parquet: Path) -> None:
@@ -241,9 +278,10 @@ def test_in_small_pieces_it_is_the_same(
 
 
 def test_every_long_table_is_read_in_pieces_and_every_column_of_time_is_known() -> None:
-    assert set(POSITIONS) <= set(TABLES)
+    assert set(POSITIONS) <= set(schema.ALL_TABLES)
     for name, position in POSITIONS.items():
-        assert position in TABLES[name].column_names()
+        column = next(c for c in schema.ALL_TABLES[name].columns if c.name == position)
+        assert not column.nullable
     assert times_of(TABLES["memory_event"]) == ("time_ns", "time_ns")
     assert times_of(TABLES["allocation_record"]) == ("allocated_ns", "freed_ns")
     assert times_of(TABLES["allocation_end"]) is None

@@ -42,6 +42,15 @@ def test_totals_and_ends_of_every_device_are_those_of_a_slow_walk(
         )
         assert {a: size for a, size, _, is_live in blocks if is_live} == truth.live == truth.listed
         assert {a: size for a, size, is_older, _ in blocks if is_older} == truth.older
+        own_sizes = asked(
+            database,
+            "SELECT address, block_bytes FROM allocation_record WHERE block_bytes IS NOT NULL "
+            "AND device = $device",
+            **device,
+        )
+        assert dict(own_sizes) == {
+            a: -(-size // 512) * 512 for a, size, is_older, is_live in blocks if is_older and is_live
+        }
     [(events, unexplained)] = asked(database, "SELECT events, unexplained_bytes FROM rank_info")
     assert events == sum(map(len, raw["device_traces"]))
     assert unexplained == 0

@@ -32,6 +32,8 @@ FOREIGN_HOMES = {
     "prometheus_client": ("rankmem_aggregator.server.metrics",),
     "starlette": ("rankmem_aggregator.page",),
     "uvicorn": ("rankmem_aggregator.page",),
+    "ray": ("rankmem_aggregator.lake.on_ray",),
+    "pyspark": ("rankmem_aggregator.lake.on_spark",),
     "torch": (
         "rankmem_agent.tap",
         "rankmem_agent.hooks",

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from constructed import store_rows
@@ -18,7 +20,8 @@ from rankmem_aggregator.lake.catalog import Catalog, read_catalog
 from rankmem_aggregator.lake.delta import DeltaLog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
-from rankmem_aggregator.lake.layout import TABLES
+from rankmem_aggregator.lake.layout import TABLES, file_schema
+from rankmem_aggregator.lake.parquet import write_rows
 from rankmem_protos.errors import Code, RankmemError
 from two_sessions import NEW, OLD, two_sessions
 
@@ -80,6 +83,32 @@ def test_a_lake_has_the_rows_in_the_order_of_rank_and_log(tmp_path: Path, lake: 
         place = duckdb.read_parquet(files.place(file.path))
         ranks = place.project("attempt, rank, seq").fetchall()
         assert ranks == sorted(ranks)
+
+
+def test_columns_that_must_have_a_value_have_no_levels(database: Path, lake: str) -> None:
+    """Which readers would decode for each row."""
+    import_database(database, lake)
+    for file in catalog_of(lake).of_table("memory_event"):
+        stored = pq.ParquetFile(LakeFiles(lake).place(file.path)).schema
+        levels = {stored.column(n).name: stored.column(n).max_definition_level for n in range(len(stored))}
+        assert (levels["rank"], levels["seq"], levels["requested_bytes"]) == (0, 0, 1)
+
+
+def session_rows(*sources: str | None) -> pa.RecordBatch:
+    whole = file_schema(TABLES["session"])
+    rows = [{"session_id": "S", "name": "n", "source": source} for source in sources]
+    return pa.RecordBatch.from_pylist(rows, schema=whole)
+
+
+def test_a_column_that_an_older_database_lacks_is_null_and_a_lost_value_is_refused(lake: str) -> None:
+    files = LakeFiles(lake)
+    lacking, whole = session_rows(None, None), session_rows("live")
+    assert write_rows(files, "session/lacking.parquet", TABLES["session"], iter([lacking]))[0] == 2
+    assert pq.read_table(files.place("session/lacking.parquet"))["source"].null_count == 2
+    with pytest.raises(RankmemError, match="source") as refused:
+        write_rows(files, "session/lost.parquet", TABLES["session"], iter([whole, lacking]))
+    assert refused.value.code is Code.INVALID
+    assert files.size_of("session/lost.parquet") is None
 
 
 def test_a_row_is_in_the_segment_of_its_time_on_the_common_clock(tmp_path: Path, lake: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from constructed import SECOND_NS, SESSION, RankLog, empty_database, store_logs
 from lake_checks import num_rows
+from lake_pieces import catalog_of, in_pieces
 from rankmem_aggregator import connect
+from rankmem_aggregator.lake import compact
 from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.query.types import SessionId
 from repetitions import examples
@@ -69,3 +72,35 @@ def test_however_a_session_is_cut_its_answers_are_the_same(logs: list[RankLog], 
             assert queries.peak_by(session, by="host") == file.peak_by(session, by="host")
             assert queries.peak_by(session, by="category") == file.peak_by(session, by="category")
             assert queries.ranks(session) == file.ranks(session)
+
+
+@examples(0.05)
+@given(
+    logs=a_job(),
+    part_rows=st.integers(1, 30),
+    pieces=st.integers(1, 6),
+    seed=st.integers(0, 99),
+    over=st.booleans(),
+)
+def test_however_a_session_was_written_its_compacted_rows_are_the_same(
+    logs: list[RankLog], part_rows: int, pieces: int, seed: int, over: bool
+) -> None:
+    """Files of an aggregator, cut at random; of a session that goes on, or is over."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        whole, lake = Path(folder) / "whole", f"{folder}/lake"
+        with empty_database(f"{folder}/random.duckdb") as connection:
+            store_logs(connection, logs)
+        import_database(Path(f"{folder}/random.duckdb"), str(whole), part_rows=part_rows)
+        in_pieces(whole, lake, random.Random(seed), pieces)
+        patch.setattr(compact, "sessions_over", lambda *about: frozenset([SESSION] if over else ()))
+        compact.compact_lake(lake, part_rows=part_rows)
+        files = [(f.table_name, f.session_id, f.segment, f.hosts) for f in catalog_of(lake).files]
+        assert len(files) == len(set(files))
+        session = SessionId(SESSION)
+        with connect(f"lake:{whole}") as expected, connect(f"lake:{lake}") as queries:
+            assert num_rows(queries) == num_rows(expected)
+            for table in TABLES:
+                statement = f"SELECT * FROM {table} ORDER BY ALL"
+                assert queries.sql(statement) == expected.sql(statement)
+            assert queries.job_peak(session) == expected.job_peak(session)
+            assert queries.peak_by(session, by="category") == expected.peak_by(session, by="category")

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import deltalake
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +23,7 @@ from rankmem_aggregator.lake.catalog import read_catalog, replace_progress
 from rankmem_aggregator.lake.check import check_lake
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
-from rankmem_aggregator.lake.layout import DataFile
+from rankmem_aggregator.lake.layout import LAYOUT_VERSION, DataFile
 from rankmem_aggregator.query.types import SessionId
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
@@ -158,6 +159,41 @@ def test_a_lake_of_a_newer_schema_is_refused(lake: Path) -> None:
     told = refusal(lake)
     assert told.code is Code.UNSUPPORTED
     assert str(newer) in told.message
+
+
+def without_layout(lake: Path) -> None:
+    """lake_progress as a version wrote it that knew one layout."""
+    rows = pa.table(deltalake.DeltaTable(lake / "lake_progress").to_pyarrow_table())
+    shutil.rmtree(lake / "lake_progress")
+    states = pa.array([f"older-{state}" for state in rows["state"].to_pylist()])
+    rows = rows.set_column(rows.column_names.index("state"), "state", states)
+    deltalake.write_deltalake(lake / "lake_progress", rows.drop_columns(["layout_version"]))
+
+
+def test_a_lake_of_a_newer_layout_is_refused(lake: Path) -> None:
+    newer = LAYOUT_VERSION + 1
+    replaced(lake, NEW, lambda file: dataclasses.replace(file, layout_version=newer))
+    told = refusal(lake)
+    assert told.code is Code.UNSUPPORTED
+    assert f"layout version {newer}" in told.message
+
+
+def test_a_lake_of_a_layout_that_would_be_read_wrongly_is_refused_until_it_is_imported_again(
+    tmp_path: Path,
+) -> None:
+    database, lake = two_sessions(tmp_path / "two.duckdb"), tmp_path / "lake"
+    import_database(database, str(lake))
+    with connect(f"lake:{lake}") as queries:
+        expected = queries.peak(SessionId(OLD))
+    without_layout(lake)
+    told = refusal(lake)
+    assert told.code is Code.UNSUPPORTED
+    assert f"session {min(OLD, NEW)} in layout 1" in told.message
+    assert {fault.what.partition(",")[0] for fault in check_lake(str(lake)).faults} == {"layout 1"}
+    assert import_database(database, str(lake)).sessions == {OLD: "replaced", NEW: "replaced"}
+    assert check_lake(str(lake)).faults == ()
+    with connect(f"lake:{lake}") as queries:
+        assert queries.peak(SessionId(OLD)) == expected
 
 
 def without_column(lake: Path, session: str) -> None:

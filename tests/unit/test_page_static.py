@@ -12,7 +12,7 @@ import pytest
 
 from rankmem_aggregator.page.answers import ROUTES
 from rankmem_aggregator.page.headers import CONTENT_SECURITY_POLICY
-from rankmem_aggregator.page.static_files import static_folder
+from rankmem_aggregator.page.static_files import FIRST_MODULES, StaticFiles, static_folder
 
 STATIC: Final = static_folder()
 MODULES: Final = sorted(p for p in STATIC.rglob("*.js") if "vendor" not in p.parts)
@@ -22,7 +22,8 @@ SINKS: Final = (
     r"setTimeout\(\s*[\"'`]", r"setInterval\(\s*[\"'`]", r"srcdoc", r"createContextualFragment", r"DOMParser",
     r"[\"'`]javascript:[^\"'`]", r"setHTMLUnsafe", r"\.cssText",
     r"setAttribute\(\s*[\"'](?:style|on\w+)[\"']",
-    r"import\(", r"new Worker", r"new WebSocket", r"\bstyle:\s*[\"'`]", r"XMLHttpRequest", r"sendBeacon",
+    r"import\((?!\"\./\w+\.js\"\))", r"new Worker", r"new WebSocket", r"\bstyle:\s*[\"'`]",
+    r"XMLHttpRequest", r"sendBeacon",
 )  # fmt: skip
 ELSEWHERE: Final = re.compile(r"""["'`](?:https?:)?//[^"'`]*""")
 ALLOWED_ADDRESSES: Final = ("http://www.w3.org/2000/svg",)
@@ -55,11 +56,27 @@ def test_every_import_names_a_file_that_is_there_and_every_file_is_imported() ->
     imported = {STATIC / "main.js"}
     for module in MODULES:
         text = module.read_text("utf-8")
-        for name in re.findall(r"""(?:from|import)\s+["']([^"']+)["']""", text):
+        for name in re.findall(r"""(?:from\s+|import\s+|import\()["']([^"']+)["']""", text):
             target = (module.parent / name).resolve()
             assert target in MODULES, f"{module.name} imports {name}, which is not there"
             imported.add(target)
     assert imported == set(MODULES), f"nobody imports {sorted(p.name for p in set(MODULES) - imported)}"
+
+
+def test_the_first_views_modules_are_asked_for_at_once_and_no_other() -> None:
+    (name,) = re.findall(r'FIRST = "(\w+)"', (STATIC / "views" / "index.js").read_text("utf-8"))
+    assert f"/views/{name}.js" in FIRST_MODULES
+    body, _ = StaticFiles(STATIC).file("/")
+    named = re.findall(r'<link rel="modulepreload" href="([^"]+)">', body.plain().decode())
+    assert len(named) == len(set(named))
+    needed, waiting = set(), [STATIC / path.lstrip("/") for path in FIRST_MODULES]
+    while waiting:
+        module = waiting.pop()
+        needed.add(module)
+        imports = re.findall(r"^import .*\"(.+)\";$", module.read_text("utf-8"), re.MULTILINE)
+        waiting += {(module.parent / each).resolve() for each in imports} - needed
+    assert {STATIC / each for each in named} == needed
+    assert STATIC / "views" / "sql.js" not in needed
 
 
 def test_the_markup_has_no_script_style_or_handler_of_its_own() -> None:

@@ -251,6 +251,28 @@ def test_a_segment_older_than_the_recording_is_told_and_those_that_came_later_ar
     assert [row["reserved_bytes"] for row in rows["memory_event"]] == [4 << 20]
 
 
+def test_the_allocators_size_of_a_block_older_than_the_recording_is_in_its_row_alone(log: Log) -> None:
+    log.add(Kind.PREEXISTING, action=Action.ALLOC, **CUDA, a=4096, b=100, call_id=512)
+    log.add(Kind.PREEXISTING, action=Action.ALLOC, **CUDA, a=8192, b=700, call_id=1 << 20)
+    log.add(
+        Kind.PREEXISTING, action=Action.ALLOC, **CUDA, a=16384, b=300
+    )  # by an agent that did not record it
+    log.add(Kind.EVENT, action=Action.ALLOC, **CUDA, a=1 << 40, b=900)
+    log.add(Kind.EVENT, action=Action.FREE_COMPLETED, **CUDA, a=8192, b=700)
+    log.add(Kind.EVENT, action=Action.ALLOC, **CUDA, a=8192, b=50)
+    rows = log.rows()
+    told = {
+        (r["address"], r["size_bytes"]): (r["block_bytes"], r["call_id"]) for r in rows["allocation_record"]
+    }
+    assert told == {
+        (4096, 100): (512, None),
+        (8192, 700): (1 << 20, None),
+        (16384, 300): (None, None),
+        (1 << 40, 900): (None, None),
+        (8192, 50): (None, None),
+    }
+
+
 def test_a_text_longer_than_its_column_takes_is_cut_and_says_so() -> None:
     command = "train.py " + "--päth=/ä " * 60_000
     row = {"session_id": "s", "source": "live", "command": command, "name": "\ud800"}

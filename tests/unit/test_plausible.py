@@ -24,7 +24,7 @@ from spool_synthetic import SyntheticSpool, make_records, training_records
         {"kind": Kind.CALL_BEGIN, "action": 4},
         {"kind": Kind.CALL_BEGIN, "e": 2**32 - 1},
         {"kind": Kind.CALL_BEGIN, "call_id": 2**64 - 1},
-        {"kind": Kind.MARKER_BEGIN, "action": 4},
+        {"kind": Kind.MARKER_BEGIN, "action": 5},
         {"kind": Kind.CLOCK, "a": 2**63},
         {"kind": Kind.COUNTERS, "a": 2**47},
     ],

@@ -94,7 +94,7 @@ def test_few_instants_are_a_picture_too(stacked: bool, instants: int) -> None:
 
 
 def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RankmemError) as told:
         png_bytes(chart("a"))
     assert told.value.code is Code.UNSUPPORTED

@@ -19,7 +19,8 @@ RECORDS: Final = 10  # of each batch
 
 Row = tuple[str, str]
 Case = tuple[str, str, str]
-"""Events before, the event, and the state after: mode, and a letter a batch (In flight, Released, Held)."""
+"""Events before, the event, and the state after: mode, and a letter a batch (At the aggregator, In flight,
+Released, Held)."""
 
 TABLE: Final[dict[Row, list[Case]]] = {
     ("(none)", "added full, while collecting"): [
@@ -42,10 +43,26 @@ TABLE: Final[dict[Row, list[Case]]] = {
         ("end full full full", "next", "collecting IHH"),
     ],
     ("RELEASED", "next, without room"): [("full crowd", "next", "flushing R")],
+    ("IN FLIGHT", "received"): [
+        ("full full next next", "receive 1", "flushing AI"),
+        ("full full full next next next", "receive 3", "flushing AAA"),
+        ("full full next", "receive 2", "flushing AR"),
+        (" ".join(["full next"] * 6), "receive 6", "flushing AAA"),
+    ],
     ("IN FLIGHT", "acknowledged"): [
         ("full full next next", "ack 1", "flushing I"),
         ("full full next next", "ack 2", "flushing "),
         ("full full next", "ack 2", "flushing R"),
+    ],
+    ("RECEIVED", "acknowledged"): [
+        ("full full next next receive 1", "ack 1", "flushing I"),
+        ("full full full next next receive 2", "ack 1", "flushing AR"),
+        ("full full next next receive 1", "ack 2", "flushing "),
+        (" ".join(["full next"] * 6) + " receive 6", "ack 5", "flushing A"),
+    ],
+    ("RECEIVED", "reopened before its end"): [
+        ("full full next next receive 1 break", "reopen 0", "flushing AI restart"),
+        ("full full full next next receive 2 break", "reopen 1", "flushing AAR restart"),
     ],
     ("IN FLIGHT", "connection broke"): [("full full next", "break", "flushing IR")],
     ("any", "reopened behind it"): [
@@ -53,6 +70,8 @@ TABLE: Final[dict[Row, list[Case]]] = {
         ("full next end full full", "reopen 2", "flushing R again 0"),
         ("full next", "reopen 1", "flushing  again 0"),
         ("full next break", "reopen 1", "flushing  again 0"),
+        ("full full next next receive 1 break", "reopen 1", "flushing I again 1"),
+        ("full full next next receive 2 break", "reopen 2", "flushing  again 0"),
     ],
     ("IN FLIGHT", "reopened at its start or an earlier's"): [
         ("full full next next", "reopen 0", "flushing II again 2"),
@@ -112,6 +131,8 @@ class Driven:
                 assert other.next(self.encode)
             elif word == "ack":
                 self.queue.acknowledged(border(next(words)))
+            elif word == "receive":
+                self.queue.received(border(next(words)))
             elif word == "break":
                 self.queue.connection_broke()
             elif word == "reopen":
@@ -148,7 +169,8 @@ class Driven:
         released = queue._num_released
         held = len(queue._waiting) - released
         mode = "flushing" if queue._is_flushing else "collecting"
-        return f"{mode} {'I' * queue.num_in_flight}{'R' * released}{'H' * held}{self.result}"
+        received = "A" * len(queue._received)
+        return f"{mode} {received}{'I' * queue.num_in_flight}{'R' * released}{'H' * held}{self.result}"
 
 
 def border(batches: str) -> int:
@@ -185,6 +207,19 @@ def test_what_is_acknowledged_gives_the_state_for_the_checkpoint() -> None:
     driven.run("full full next next ack 1")
     assert driven.queue.acked_state is not None
     assert driven.queue.acked_state.next_seq == RECORDS
+
+
+def test_of_what_is_received_the_last_state_is_kept_and_few_others() -> None:
+    driven = Driven()
+    driven.run(" ".join(["full next"] * 9) + " receive 9")
+    assert len(driven.queue._received) <= send_buffer.RECEIVED_STATES_MAX
+    assert not driven.queue.is_empty
+    driven.run("ack 8")
+    assert driven.queue.acked_state is not None
+    assert driven.queue.acked_state.next_seq <= 8 * RECORDS
+    driven.run("ack 9")
+    assert driven.queue.acked_state.next_seq == 9 * RECORDS
+    assert driven.queue.is_empty
 
 
 def test_a_short_batch_is_asked_for_at_a_flush_alone() -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks import missing, module_frames, user_api
+from rankmem_agent.hooks.allocator_calls import AllocatorCalls
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
@@ -204,6 +205,7 @@ class Agent:
         tags.install()
         parallel.install(_device_mesh_class())
         NvtxRanges(self._guard).install(self._torch.cuda.nvtx)
+        AllocatorCalls(self._guard).install(self._torch.cuda, self._torch.cuda.memory)
         weights = self._install_module_hooks(recorder, steps, tags, tracing) if self._config.modules else None
         if self._config.detail == "operators":
             module_frames.follow_unnamed(recorder.module_reader())

@@ -19,8 +19,9 @@ from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.cuda import CudaAttachment, SnapshotAttachment, cpu_facts
 from rankmem_agent.spool.layout import DeviceType, Kind
-from rankmem_agent.tap.build import Build, ensure_built
+from rankmem_agent.tap.build import ensure_built
 from rankmem_agent.tap.library import Stat, Tap, What
+from rankmem_agent.tap.prebuilt import Build
 from rankmem_protos.errors import RankmemError
 
 BUSY_RECORDS: Final = 1_000

@@ -101,7 +101,7 @@ class Kind(enum.IntEnum):
     blocks alive are followed no more."""
     PREEXISTING = 14
     """A block (action ALLOC; then FREE_REQUESTED where it awaits a stream) or segment (SEGMENT_ALLOC) older
-    than the recording. Fields as EVENT."""
+    than the recording. Fields as EVENT, and the allocator's size of a block where it is known."""
     NOTE = 15
     """A fact learned late (e.g. parallel dimensions), merged over meta.json's."""
     END = 16
@@ -184,6 +184,8 @@ class MarkerKind(enum.IntEnum):
     ANNOTATE = 1
     MODULE = 2
     NVTX = 3
+    ALLOCATOR = 4
+    """A call that tells the device's allocator what to do."""
 
 
 class Entry(enum.IntEnum):
@@ -342,7 +344,10 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
     },
     # JSON {name, uuid, total_bytes, allocator, settings, source}
     Kind.DEVICE: {"facts": Slot("e", Value.STRING_ID)},
-    Kind.PREEXISTING: _EVENT,
+    Kind.PREEXISTING: {
+        **_EVENT,
+        "block_bytes": Slot("call_id", Value.BYTES),  # of an ALLOC: the allocator's own size; 0: not known
+    },
     Kind.NOTE: {"facts": Slot("e", Value.STRING_ID)},  # a JSON object
     Kind.END: {"num_dropped": Slot("a", Value.NUMBER)},
     Kind.LOST: {

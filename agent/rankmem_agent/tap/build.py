@@ -1,7 +1,8 @@
-"""Builds the tap against the torch that is installed, once, and finds it again.
+"""Finds the tap for the torch that is installed: one that came with rankmem, or one built here, once.
 
-Stage: tap. In: the C++ sources beside this module, the spool's layout, torch's headers, a C++ compiler.
-Out: the path of a shared library in the cache (``RANKMEM_TAP_CACHE``, else ``~/.cache/rankmem``). Runs in
+Stage: tap. In: the taps in ``taps/``, if this installation has any; the C++ sources beside this module,
+the spool's layout, torch's headers, a C++ compiler. Out: the path of a shared library, there or in the cache
+(``RANKMEM_TAP_CACHE``, else ``~/.cache/rankmem``). Runs in
 the trainer when recording starts and in ``rankmem doctor``; any number of processes at once, of which one
 compiles and the others wait for it. Standard library and torch only. It must never leave a half-written
 library where another process finds it, nor load one that somebody else may write.
@@ -13,11 +14,9 @@ import fcntl
 import hashlib
 import logging
 import os
-import platform
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.spool.c_header import c_header
+from rankmem_agent.tap.prebuilt import FLAGS, Build, find_prebuilt, tap_key
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -37,32 +37,7 @@ COMPILER_LINES_KEPT: Final = 12
 """Of a failing compiler's output: the first error stands near the end of its chain of includes."""
 COMPILER_HINT: Final = "install a C++20 compiler (g++ 10 or clang++ 12 or newer) or name one in CXX"
 
-# C++20: torch's headers use concepts from 2.12 on; 2.6's compile the same way.
-_FLAGS: Final = (
-    "-std=c++20",
-    "-O2",
-    "-g1",
-    "-fPIC",
-    "-shared",
-    "-fvisibility=hidden",
-    "-fno-plt",
-    "-pthread",
-)
 _CUDA_SOURCE: Final = "tap_cuda.cpp"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Build:
-    """A tap that can be loaded."""
-
-    path: Path
-    """The shared library."""
-    has_cuda: bool
-    """Whether CUDA's events can be recorded with it."""
-    compiled_s: float
-    """Seconds the compiler took now; 0.0 if it was in the cache."""
-    cuda_missing: str
-    """Why it has no CUDA although torch does; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +64,9 @@ def build_tap() -> Path:
 
 def ensure_built() -> Build:
     """As :func:`build_tap`, with what was found out on the way (for ``rankmem doctor``)."""
+    prebuilt = find_prebuilt()
+    if prebuilt is not None:
+        return prebuilt
     target = _find_target()
     if target.cuda_missing:
         logger.warning("rankmem records no CUDA events here: %s", target.cuda_missing)
@@ -162,21 +140,13 @@ def _find_target() -> _Target:
 
     include_dirs = [torch_include_dir()]
     cuda_dirs, missing = _find_cuda(torch.version.cuda)
-    facts = (
-        torch.__version__, torch.version.git_version, torch.version.cuda, bool(cuda_dirs),
-        sys.version_info[:2], platform.machine(), _FLAGS,
-    )  # fmt: skip
-    digest = hashlib.sha256(repr(facts).encode())
-    for source in _sources(bool(cuda_dirs)):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    digest.update(c_header().encode())
     return _Target(
         include_dirs=(*include_dirs, *cuda_dirs),
         library_dir=Path(torch.__file__).parent / "lib",
         has_cuda=bool(cuda_dirs),
         cuda_missing=missing,
         cxx11_abi=torch.compiled_with_cxx11_abi(),
-        key=digest.hexdigest()[:16],
+        key=tap_key(has_cuda=bool(cuda_dirs)),
     )
 
 
@@ -194,12 +164,6 @@ def _find_cuda(cuda_version: str | None) -> tuple[tuple[Path, ...], str]:
         return (), str(exc)
 
 
-def _sources(has_cuda: bool) -> list[Path]:
-    folder = Path(__file__).parent
-    files = sorted([*folder.rglob("*.cpp"), *folder.rglob("*.h")])  # with the stand-ins for CUDA's headers
-    return [file for file in files if has_cuda or "cuda" not in str(file.relative_to(folder))]
-
-
 def _compiler_key(compiler: str) -> str:
     """Distinguishes compilers without starting them (a start costs 10 ms of the trainer's)."""
     real = os.path.realpath(compiler)
@@ -208,7 +172,13 @@ def _compiler_key(compiler: str) -> str:
 
 
 def _found(target: _Target, path: Path, compiled_s: float) -> Build:
-    return Build(path=path, has_cuda=target.has_cuda, compiled_s=compiled_s, cuda_missing=target.cuda_missing)
+    return Build(
+        path=path,
+        has_cuda=target.has_cuda,
+        compiled_s=compiled_s,
+        is_prebuilt=False,
+        cuda_missing=target.cuda_missing,
+    )
 
 
 def _any_cached(cache: Path, target: _Target) -> Path:
@@ -254,7 +224,7 @@ def _command(compiler: str, target: _Target, folder: str, output: Path) -> list[
     libraries = ["libc10.so", "libtorch_cpu.so", *(["libc10_cuda.so"] if target.has_cuda else [])]
     return [
         compiler,
-        *_FLAGS,
+        *FLAGS,
         f"-D_GLIBCXX_USE_CXX11_ABI={int(target.cxx11_abi)}",
         *(["-DRKM_WITH_CUDA"] if target.has_cuda else []),
         f"-I{folder}",
@@ -263,8 +233,8 @@ def _command(compiler: str, target: _Target, folder: str, output: Path) -> list[
         str(Path(__file__).parent / "unity.cpp"),
         "-o",
         str(output),
+        # No path to them is kept: torch has loaded them by then, and a tap fits the same torch elsewhere.
         *(str(target.library_dir / library) for library in libraries),
-        f"-Wl,-rpath,{target.library_dir}",
         "-Wl,-z,nodelete",  # torch's allocator and calls lead into it for as long as the process lives
     ]
 

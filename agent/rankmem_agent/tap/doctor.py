@@ -78,6 +78,8 @@ def _torch() -> Check:
 def _compiler() -> Check:
     found = build.find_compiler()
     if found is None:
+        if build.ensure_built().is_prebuilt:
+            return Check(name="compiler", ok=True, detail="none here, and none needed")
         hint = f"{build.COMPILER_HINT}; not needed where the tap was built ahead"
         return Check(name="compiler", ok=False, detail="none of $CXX, g++, c++, clang++ is here", hint=hint)
     return Check(name="compiler", ok=True, detail=found)
@@ -89,7 +91,10 @@ def _headers() -> Check:
 
 def _tap() -> Check:
     built = build.ensure_built()
-    how = f"built in {built.compiled_s:.1f} s" if built.compiled_s else "in the cache"
+    if built.is_prebuilt:
+        how = "came with rankmem, made for this very torch and Python"
+    else:
+        how = f"built in {built.compiled_s:.1f} s" if built.compiled_s else "in the cache"
     devices = "cpu and cuda" if built.has_cuda else "cpu"
     return Check(name="tap", ok=True, detail=f"{how}, for {devices}: {built.path}")
 

@@ -295,7 +295,11 @@ class SnapshotDrain:
             records.append(_record(Kind.PREEXISTING, time_ns, action=Action.SEGMENT_ALLOC, **place))
         for block in state.blocks.values():
             place = _range_of(block, block.requested_bytes, index)
-            records.append(_record(Kind.PREEXISTING, time_ns, action=Action.ALLOC, **place))
+            records.append(
+                _record(
+                    Kind.PREEXISTING, time_ns, action=Action.ALLOC, block_bytes=block.block_bytes, **place
+                )
+            )
             if block.awaiting_free:
                 records.append(_record(Kind.PREEXISTING, time_ns, action=Action.FREE_REQUESTED, **place))
         return records

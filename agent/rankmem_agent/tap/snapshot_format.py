@@ -61,6 +61,8 @@ class Block(NamedTuple):
     pool: int
     awaiting_free: bool
     frames: Sequence[dict[str, Any]]
+    block_bytes: int = 0
+    """The allocator's own size; 0 where only the request is known."""
 
 
 class Segment(NamedTuple):
@@ -239,6 +241,7 @@ def _blocks(segment: dict[str, Any]) -> Iterable[Block]:
                 pool=packed_pool(segment.get("segment_pool_id")),
                 awaiting_free=state != "active_allocated",
                 frames=block.get("frames") or history[0].get("frames") or (),
+                block_bytes=size_bytes,
             )
         address += size_bytes
 

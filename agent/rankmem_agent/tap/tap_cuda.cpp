@@ -414,7 +414,7 @@ auto snapshot_of(Allocator* allocator, long) -> decltype(allocator->snapshot()) 
 }
 
 void write_preexisting(unsigned index, uint8_t action, uint64_t address, uint64_t size_bytes, uint64_t stream,
-                       uint64_t pool) noexcept {
+                       uint64_t pool, uint64_t block_bytes = 0) noexcept {
   RkmPreexisting record;
   record.action = action;
   record.device_type = RKM_DEVICETYPE_CUDA;
@@ -423,6 +423,7 @@ void write_preexisting(unsigned index, uint8_t action, uint64_t address, uint64_
   record.size_bytes() = size_bytes;
   record.stream() = stream;
   record.pool() = pool;
+  record.block_bytes() = block_bytes;
   write_record(record);
 }
 
@@ -437,7 +438,7 @@ void write_segment(const Segment& segment) noexcept {
   uint64_t address = segment.address;
   for (const auto& block : segment.blocks) {
     if (block.allocated || block.active) {
-      write_preexisting(index, RKM_ACTION_ALLOC, address, block.requested_size, stream, pool);
+      write_preexisting(index, RKM_ACTION_ALLOC, address, block.requested_size, stream, pool, block.size);
       if (!block.allocated) {
         write_preexisting(index, RKM_ACTION_FREE_REQUESTED, address, block.requested_size, stream, pool);
       }

@@ -246,6 +246,7 @@ def _record_older(
         stream=what.stream,
         pool=what.pool,
         stack_id=stack,
+        block_bytes=what.block_bytes if isinstance(what, Block) else 0,
     )
 
 
@@ -295,6 +296,8 @@ def _is_of_npu(raw: dict[str, Any]) -> bool:
 
 def _settings_of(raw: dict[str, Any]) -> dict[str, str]:
     settings = raw.get("allocator_settings")
+    if not settings and any(segment.get("is_expandable") for segment in raw["segments"]):
+        settings = {"expandable_segments": True}  # torch_npu's snapshots have no settings
     return {"settings": json.dumps(settings)} if settings else {}
 
 

@@ -10,15 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
-from rankmem_agent.spool.layout import Action
+from rankmem_agent.spool.layout import Action, Kind
 from rankmem_ship.pairing.attribution import Attribution
 from rankmem_ship.pairing.calls import Calls
-from rankmem_ship.pairing.devices import block_keys
+from rankmem_ship.pairing.columns import ints, nulls
+from rankmem_ship.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_ship.pairing.markers import Markers
 from rankmem_ship.pairing.phases import Phases
 from rankmem_ship.pairing.points import Points
-from rankmem_ship.pairing.state import ABSENT, BLOCK_DTYPE, Array, PairingState, joined, rows_at
+from rankmem_ship.pairing.state import (
+    ABSENT,
+    BLOCK_DTYPE,
+    Array,
+    PairingState,
+    joined,
+    of_kind,
+    rows_at,
+)
 
 
 def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
@@ -59,6 +69,28 @@ def _write_frees(blocks: Array, points: Points) -> None:
     implied = np.flatnonzero(points.implied_free != ABSENT)
     blocks["freed_ns"][points.implied_free[implied]] = points.time_ns[implied]
     blocks["freed_seq"][points.implied_free[implied]] = points.seq[implied]
+
+
+def older_block_bytes(blocks: Array, records: Array, devices: Array) -> pa.Array:
+    """The column block_bytes: what the records of older blocks say; they go out in the batch that lists them.
+
+    Args:
+        blocks: BLOCK_DTYPE, those whose rows are made.
+        records: of the batch.
+        devices: as they stand after it.
+    """
+    if not blocks["preexisting"].any():
+        return nulls(len(blocks), pa.int64())
+    listed = of_kind(records, Kind.PREEXISTING)
+    listed = listed[listed["action"] == Action.ALLOC]
+    if not len(listed):  # the rows of all blocks alive go out again, long after
+        return nulls(len(blocks), pa.int64())
+    keys = block_keys(dense_numbers(devices, device_codes(listed)), listed["address"])
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], blocks["key"], side="right") - 1
+    found = blocks["preexisting"] & (place >= 0) & (keys[order][place] == blocks["key"])
+    sizes = np.where(found, listed["block_bytes"][order][place], 0)
+    return ints(sizes, null=sizes == 0)
 
 
 def describe_outside(blocks: Array, points: Points, places: Array, phases: Phases, markers: Markers) -> None:

@@ -97,7 +97,8 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
         size=np.where(in_log & ~ignored, own["size_bytes"], 0).astype(np.int64),
         stream=own["stream"].astype(np.int64),
         pool=own["pool"],
-        call_id=own["call_id"].astype(np.int64),
+        # An older block is of no call: its record has its size there.
+        call_id=np.where(kind == Kind.PREEXISTING, 0, own["call_id"]).astype(np.int64),
         thread=own["thread"].astype(np.int32),
         stack=np.where(in_log, own["stack_id"], 0).astype(np.uint32),
         block=block,

@@ -15,6 +15,7 @@ import pyarrow as pa
 from rankmem_agent.spool.layout import Action, DeviceType, Phase
 from rankmem_protos.categories import CATEGORY_NAMES
 from rankmem_ship.pairing.batch import Batch
+from rankmem_ship.pairing.block_table import older_block_bytes
 from rankmem_ship.pairing.buckets import buckets_of
 from rankmem_ship.pairing.categories import Resolved
 from rankmem_ship.pairing.columns import (
@@ -52,7 +53,7 @@ class RowMaker:
         """All rows of the batch, tables without a row left out. ``devices``: as they stand after it."""
         made = [
             ("memory_event", self._memory_events(batch, devices)),
-            ("allocation_record", self._allocation_records(batch.records_due, resolved.initial, devices)),
+            ("allocation_record", self._allocation_records(batch, resolved.initial, devices)),
             ("allocation_end", self._allocation_ends(batch.ends_due, devices)),
             ("category_change", self._category_changes(resolved.changes, devices)),
             ("operator_call", self._operator_calls(batch)),
@@ -99,7 +100,8 @@ class RowMaker:
         }
         return record_batch("memory_event", columns, len(block))
 
-    def _allocation_records(self, blocks: Array, categories: Array, devices: Array) -> pa.RecordBatch | None:
+    def _allocation_records(self, batch: Batch, categories: Array, devices: Array) -> pa.RecordBatch | None:
+        blocks = batch.records_due
         if not len(blocks):
             return None
         numbers, strings = blocks["device"], self.whose.strings
@@ -124,6 +126,7 @@ class RowMaker:
             "forward_call_id": ints(forward, null=forward == 0),
             "forward_stack_id": self._stack_ids(blocks["forward_stack"]),
             "recomputed": flags(blocks["recomputed"]),
+            "block_bytes": older_block_bytes(blocks, batch.records, devices),
         }
         return record_batch("allocation_record", columns, len(blocks))
 

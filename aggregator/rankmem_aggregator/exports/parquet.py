@@ -50,7 +50,7 @@ def write_parquet(selection: Selection, out: Path) -> ExportResult:
                 f"by_rank={place.rank}",
                 f"part-{place.attempt}.parquet",
             )
-            for table in tables_of_ranks():
+            for table in tables_of_ranks(selection):
                 path = out.joinpath(table.name, session, *part)
                 _write(writer, rows_of_rank(selection, table, place), path, result, table.name)
     return result

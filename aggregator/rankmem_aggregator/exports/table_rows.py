@@ -21,7 +21,9 @@ from rankmem_aggregator.exports.table_statements import (
     rows_statement,
 )
 from rankmem_aggregator.query.types import Value
+from rankmem_aggregator.store.schema import INGEST_PROGRESS, SPOOL_START
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES, Table
 
 PAGE_ROWS: Final = 500_000
@@ -100,9 +102,14 @@ def rows_of_session(selection: Selection, table: Table) -> Iterator[pa.RecordBat
     return selection.stream(table.name)
 
 
-def tables_of_ranks() -> list[Table]:
-    """Tables whose rows belong to ranks, in declared order."""
-    return [table for table in TABLES.values() if is_of_rank(table)]
+def tables_of_ranks(selection: Selection) -> list[Table]:
+    """Tables whose rows belong to ranks, in declared order; of whole sessions also what is known of them.
+
+    The progress of a summary is read before its rows, which may be more meanwhile.
+    """
+    has_range = selection.from_ns is not None or selection.until_ns is not None
+    of_whole = () if has_range else (*SUMMARY_TABLES.values(), INGEST_PROGRESS, SPOOL_START)
+    return [table for table in (*TABLES.values(), *of_whole) if is_of_rank(table)]
 
 
 def tables_of_sessions() -> list[Table]:

@@ -23,6 +23,9 @@ POSITIONS: Final = {
     "marker": "marker_id",
     "memory_bucket": "seq_first",
     "step_bucket": "seq_last",
+    "group_bucket": "seq_first",
+    "group_total": "seq_last",
+    "memory_level": "seq_first",
 }
 """The column by which a long table is read page by page; other tables fit in one statement."""
 

@@ -126,6 +126,34 @@ class Starts:
             )
         return placed
 
+    def learn(self, stored: Iterable[StoredStart]) -> None:
+        """What others have stored since: ranks reserved here for other spools are theirs. Any thread.
+
+        A spool that loses its place is refused by :meth:`check`; opened again, it gets another attempt.
+        """
+        with self._lock:
+            new = [one for one in stored if one.spool.spool_id not in self._saved]
+            touched = {(one.spool.session_id, one.spool.attempt) for one in new}
+            reserved = [
+                spool
+                for name, spool in self._spools.items()
+                if name not in self._saved and (spool.session_id, spool.attempt) in touched
+            ]
+            for spool in reserved:
+                self._vacate(spool)
+            for one in new:
+                self._occupy(one.spool)
+                self._note(one.spool, final=one.final, now_ns=one.updated_ns)
+            for spool in reserved:
+                attempt = self._sessions[spool.session_id][spool.attempt]
+                if spool.spool_id not in self._saved and attempt.takes(_as_opened(spool)):
+                    self._occupy(spool)
+
+    def drop(self, spool_id: str) -> None:
+        """A spool's batches are not stored. Writer's thread."""
+        with self._lock:
+            self._tentative.pop(spool_id, None)
+
     def release(self, spools: Iterable[Spool]) -> None:
         """Their call has ended: those that sent nothing release their ranks. Any thread."""
         with self._lock:

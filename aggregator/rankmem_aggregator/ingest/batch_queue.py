@@ -34,12 +34,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A batch, and ``done`` for its outcome: called once, from the writer's thread; it must not block."""
+    """A batch, and ``done`` for its outcome: called once, from the writer's thread; it must not block.
+
+    ``received`` is called before, once, by a writer that stores later than it takes; None: its sender waits
+    for the outcome.
+    """
 
     batch: IncomingBatch
     done: Callable[[Outcome], None]
     opening: Opening | None = None
     """How its call opened the spool; None: there is no call."""
+    received: Callable[[Outcome], None] | None = None
 
 
 class BatchQueue:
@@ -133,6 +138,7 @@ class BatchQueue:
         wait_s: float,
         not_before_s: float = 0.0,
         enough_rows: int = 1,
+        idle_s: float | None = None,
     ) -> list[Submission] | None:
         """The next group; None once closed and drained, empty after :meth:`wake`.
 
@@ -144,9 +150,12 @@ class BatchQueue:
             wait_s: how long to wait for more while there are fewer than ``enough_rows``.
             not_before_s: until this time (monotonic) it waits on such a group at least.
             enough_rows: of the tallest tables.
+            idle_s: how long to wait for the first batch; then the group is empty. None: for ever.
         """
         with self._lock:
-            self._has_batch.wait_for(lambda: self._closed or self._woken or bool(self._waiting))
+            self._has_batch.wait_for(
+                lambda: self._closed or self._woken or bool(self._waiting), timeout=idle_s
+            )
             self._woken = False
             if not self._waiting:
                 return None if self._closed else []

@@ -107,6 +107,24 @@ class SpoolProgress:
         _check_same(progress.spool, spool)
         return progress.last_sequence
 
+    def learn(self, stored: Iterable[Progress]) -> None:
+        """What others have stored since, or before. Any thread."""
+        with self._lock:
+            for progress in stored:
+                known = self._stored.get(progress.spool.spool_id)
+                if known is None or known.last_sequence < progress.last_sequence:
+                    self._stored[progress.spool.spool_id] = progress
+
+    def drop(self, spool_id: str) -> None:
+        """What is tentative of a spool is not stored. Writer's thread."""
+        self._tentative.pop(spool_id, None)
+
+    def is_stored(self, batch: IncomingBatch) -> bool:
+        """Whether all of a batch is committed. Any thread."""
+        with self._lock:
+            progress = self._stored.get(batch.spool.spool_id)
+        return progress is not None and batch.sequence_last <= progress.last_sequence
+
     def set_tombstones(self, tombstones: Iterable[Progress]) -> None:
         """Replaces the known logs of deleted sessions."""
         found = {progress.spool.spool_id: progress for progress in tombstones}
@@ -195,8 +213,13 @@ def _stored_before(spool: Spool, tombstone: Progress | None) -> int:
     """The last sequence of a log that was stored to its end, so that its shipper is done with it."""
     if tombstone is not None and tombstone.spool == spool and tombstone.final:
         return tombstone.last_sequence
-    raise RankmemError(
+    raise session_deleted(spool.session_id)
+
+
+def session_deleted(session_id: str) -> RankmemError:
+    """The error of a log whose session was pruned."""
+    return RankmemError(
         Code.NOT_FOUND,
-        f"session {spool.session_id} was deleted here, nothing more of it is accepted",
+        f"session {session_id} was deleted here, nothing more of it is accepted",
         "ship it to another aggregator: rankmem ship --aggregator HOST:PORT DIR",
     )

@@ -85,9 +85,9 @@ def stored_stacks(store: Store) -> StackNumbers:
     )
 
 
-def progress_rows(moved: Sequence[Progress]) -> pa.Table:
-    """The rows of ingest_progress for this progress, as of now."""
-    now_ns = time.time_ns()
+def progress_rows(moved: Sequence[Progress], at_ns: int | None = None) -> pa.Table:
+    """The rows of ingest_progress for this progress, as of a time; None: now."""
+    now_ns = time.time_ns() if at_ns is None else at_ns
     return pa.Table.from_pylist(
         [
             {

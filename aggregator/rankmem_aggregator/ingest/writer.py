@@ -8,11 +8,8 @@ the database ends the thread, and with it the service. Never acknowledges before
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
 from typing import Final
 
 import duckdb
@@ -21,16 +18,15 @@ import pyarrow as pa
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.attempts import Starts
 from rankmem_aggregator.ingest.batch import IncomingBatch
-from rankmem_aggregator.ingest.batch_queue import BatchQueue, Outcome, Submission
-from rankmem_aggregator.ingest.counters import (
-    COMMIT_BOUNDS_S,
-    LAG_BOUNDS_S,
-    Distribution,
-    Errors,
-    WriterCounters,
+from rankmem_aggregator.ingest.batch_queue import Outcome, Submission
+from rankmem_aggregator.ingest.batch_writer import (
+    RETRY_FIRST_S,
+    RETRY_MAX_S,
+    BatchWriter,
+    acknowledged,
+    refused,
 )
 from rankmem_aggregator.ingest.group import concatenated
-from rankmem_aggregator.ingest.liveness import Liveness
 from rankmem_aggregator.ingest.sequence import Opening, SpoolProgress, Verdict
 from rankmem_aggregator.ingest.stored_state import (
     progress_rows,
@@ -47,17 +43,11 @@ from rankmem_aggregator.store.store import Store
 from rankmem_aggregator.summaries.schedule import Summaries
 from rankmem_protos.errors import Code, RankmemError
 
-logger = logging.getLogger(__name__)
-
-RETRY_FIRST_S: Final = 0.05
-RETRY_MAX_S: Final = 5.0
-"""A full disk is checked every five seconds: batches wait in the spools meanwhile."""
-WARN_EVERY_S: Final = 60.0
 BAD_ROWS: Final = (duckdb.DataError, duckdb.IntegrityError, duckdb.ProgrammingError, pa.ArrowException)
 """Errors that rows can cause although they passed every check: of the batch, not of the database."""
 
 
-class Writer:
+class Writer(BatchWriter):
     """Owns the store's write connection from :meth:`start` to :meth:`close`."""
 
     def __init__(
@@ -69,39 +59,21 @@ class Writer:
         died: Callable[[BaseException], None],
     ) -> None:
         """``free_memory`` interrupts client queries, ``died`` stops the service: from the writer's thread."""
-        self.queue = BatchQueue(batches_max=config.queue_batches_max, bytes_max=config.queue_bytes_max)
-        self.counters = WriterCounters()
-        self.commit_seconds = Distribution(COMMIT_BOUNDS_S)
-        """Of each commit, seconds."""
-        self.lag_seconds = Distribution(LAG_BOUNDS_S)
-        """Of each batch, from its last event to its commit, seconds."""
-        self.errors = Errors()
-        """Refusals, here and by the services."""
-        self.liveness = Liveness()
-        self.stalled: Exception | None = None
-        """Why the current commit is being retried; None while commits succeed."""
+        super().__init__(
+            config,
+            progress=SpoolProgress(stored_progress(store)),
+            starts=Starts(stored_starts(store), [one.spool for one in pruned_progress(store)]),
+            died=died,
+        )
         self._store = store
-        self._config = config
         self._free_memory = free_memory
-        self._died = died
-        self.progress = SpoolProgress(stored_progress(store))
-        """How far each spool is stored."""
-        self.starts = Starts(stored_starts(store), [one.spool for one in pruned_progress(store)])
-        """The attempt under which each spool is stored."""
         self._stacks = stored_stacks(store)
         self._summaries = Summaries(store)
         self.progress.set_tombstones(pruned_progress(store))
         self._retention = RetentionWorker(
             store, Limits.of(config), deleted=self._add_tombstones, cleaned=self._reload
         )
-        self._abandoned = threading.Event()
-        self._warned_at_s = float("-inf")
         self._group_began_s = float("-inf")
-        self._thread = threading.Thread(target=self._run, name="rankmem-writer", daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
 
     @property
     def num_pruned(self) -> int:
@@ -113,42 +85,17 @@ class Writer:
         if self._retention.is_due or self._store.instance.is_invalidated:
             self.queue.wake()
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether batches are still committed."""
-        return self._thread.is_alive()
-
-    def close(self, timeout_s: float) -> bool:
-        """Commits what is queued and ends the thread; False if time ran out and the rest was abandoned."""
-        self.queue.close()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        in_time = not self._thread.is_alive()
-        self._abandoned.set()
-        for submission in self.queue.abandon():
-            submission.done(_refused(submission, _closing()))
-        if self._thread.is_alive():
-            self._thread.join()  # one group at most: a running commit cannot be left
-        return in_time
-
-    def _run(self) -> None:
-        try:
+    def _work(self) -> None:
+        self._summarise()
+        while (group := self._take()) is not None:
+            self._store.instance.reopen_if_invalidated()
+            if group:
+                for submission, outcome in self._store_group(group):
+                    submission.done(outcome)
+            if not len(self.queue):
+                self._store.checkpoint(self._config.idle_checkpoint_bytes)
             self._summarise()
-            while (group := self._take()) is not None:
-                self._store.instance.reopen_if_invalidated()
-                if group:
-                    for submission, outcome in self._store_group(group):
-                        submission.done(outcome)
-                if not len(self.queue):
-                    self._store.checkpoint(self._config.idle_checkpoint_bytes)
-                self._summarise()
-                self._delete_due()
-        except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
-            if self._abandoned.is_set():
-                return  # close() ran out of time: what is left is in the shippers' spools
-            logger.error("the writer stopped: %s", exc)
-            self.queue.close()
-            self._died(exc)
+            self._delete_due()
 
     def _summarise(self) -> None:
         """Writes summaries while no batch waits."""
@@ -199,7 +146,7 @@ class Writer:
             self.errors.add("ingest", error.code)
             if (opening := group[0].opening) is not None:
                 opening.refuse()
-            return [(group[0], _refused(group[0], error))]
+            return [(group[0], refused(group[0], error))]
         except BaseException:
             self._rollback()
             raise
@@ -216,11 +163,11 @@ class Writer:
                 verdict = self._judge(submission, closed)
             except RankmemError as exc:
                 self.errors.add("ingest", exc.code)
-                outcomes.append((submission, _refused(submission, exc)))
+                outcomes.append((submission, refused(submission, exc)))
                 if submission.opening is not None:
                     closed.add(submission.opening)
                 continue
-            outcomes.append((submission, _acknowledged(submission)))
+            outcomes.append((submission, acknowledged(submission)))
             if verdict is Verdict.STORE:
                 self.starts.take(submission.batch)
                 batches.append(submission.batch)
@@ -230,7 +177,7 @@ class Writer:
             self._write(concatenated(accepted), self._summaries.invalidate(batches))
         for opening in closed:
             opening.refuse()
-        refused = sum(outcome.error is not None for _, outcome in outcomes)
+        num_refused = sum(outcome.error is not None for _, outcome in outcomes)
         for lag_ns in self.liveness.stored(batches):
             self.lag_seconds.observe(lag_ns / NS_PER_S)
         self._count(
@@ -239,8 +186,8 @@ class Writer:
             events=sum(batch.num_events for batch in batches),
             wire_bytes=sum(batch.wire_bytes for batch in batches),
             decoded_bytes=sum(batch.size_bytes for batch in batches),
-            refused=refused,
-            duplicates=len(group) - len(accepted) - refused,
+            refused=num_refused,
+            duplicates=len(group) - len(accepted) - num_refused,
         )
         return outcomes
 
@@ -283,37 +230,10 @@ class Writer:
     def _retry_after(self, exc: Exception, wait_s: float) -> None:
         if isinstance(exc, duckdb.OutOfMemoryException):
             self._free_memory()
-        self._count(retries=1)
-        if time.monotonic() - self._warned_at_s > WARN_EVERY_S:
-            self._warned_at_s = time.monotonic()
-            logger.warning("a commit failed and is retried (%d times so far): %s", self.counters.retries, exc)
-        if self._abandoned.wait(wait_s):
-            raise _closing() from exc
+        self._wait_to_retry(exc, wait_s)
 
     def _rollback(self) -> None:
         self.progress.rollback()
         self.starts.rollback()
         self._stacks.rollback()
         self._summaries.rollback()
-
-    def _count(self, **more: int) -> None:
-        # Replaced whole by the one thread that writes it: readers see a consistent value.
-        self.counters = replace(
-            self.counters, **{name: getattr(self.counters, name) + count for name, count in more.items()}
-        )
-
-
-def _closing() -> RankmemError:
-    return RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "send again when it is back")
-
-
-def _acknowledged(submission: Submission) -> Outcome:
-    batch = submission.batch
-    return Outcome(
-        spool_id=batch.spool.spool_id, batch_number=batch.batch_number, last_sequence=batch.sequence_last
-    )
-
-
-def _refused(submission: Submission, error: RankmemError) -> Outcome:
-    batch = submission.batch
-    return Outcome(spool_id=batch.spool.spool_id, batch_number=batch.batch_number, error=error)

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.delta import commit_once, made_elsewhere
+from rankmem_aggregator.lake.delta import LOG_SETTINGS, add_columns, commit_once, made_elsewhere
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
     LAKE_PROGRESS,
+    LAYOUT_OLDEST,
+    LAYOUT_VERSION,
+    OPENING,
     DataFile,
     file_schema,
     is_data_path,
@@ -28,7 +31,7 @@ from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION
 
 PROGRESS_FILES_MAX: Final = 64
-"""Files of lake_progress after an import; more are joined to one, which every question reads."""
+"""Files of lake_progress: more are joined to one, after an import and after so many commits of a writer."""
 _COLUMNS: Final = tuple(field.name for field in fields(DataFile))
 _NULLABLE: Final = {column.name for column in LAKE_PROGRESS.columns if column.nullable}
 
@@ -63,18 +66,33 @@ class Catalog:
             self.version, tuple(f for f in self.files if f.session_id in (session_id, ALL_SESSIONS))
         )
 
+    def has_openings(self, session_id: str) -> bool:
+        """Whether there is an opening for all of a session: none of its files is of a later commit."""
+        openings = [file.sequence for file in self.of_table(OPENING.name) if file.session_id == session_id]
+        return bool(openings) and max(f.sequence for f in self.of_session(session_id)) <= min(openings)
+
     def session_ids(self) -> list[str]:
         """The sessions, ordered by id."""
         return sorted({file.session_id for file in self.of_table("session")})
 
 
-def read_catalog(files: LakeFiles, *, version: int | None = None) -> Catalog:
+def read_catalog(files: LakeFiles, *, version: int | None = None, is_answered: bool = True) -> Catalog:
     """What counts at a version of ``lake_progress``; None: the newest.
+
+    Args:
+        files: the lake.
+        version: of ``lake_progress``.
+        is_answered: whether questions are; False also takes files of a layout that is too old for them.
 
     Raises:
         RankmemError: NOT_FOUND where there is nothing, INVALID where there is no lake, UNSUPPORTED for a lake
-            that a newer rankmem wrote, or where deltalake is not installed.
+            that a newer rankmem wrote or one too old, or where deltalake is not installed.
     """
+    return _read(files, version, is_answered=is_answered)[1]
+
+
+def _read(files: LakeFiles, version: int | None, *, is_answered: bool = True) -> tuple[Any, Catalog]:
+    """The table lake_progress and what it says."""
     opened = open_progress(files, version=version)
     from deltalake.exceptions import DeltaError
 
@@ -94,7 +112,10 @@ def read_catalog(files: LakeFiles, *, version: int | None = None) -> Catalog:
         raise RankmemError(
             Code.INVALID, f"cannot read {files.place(LAKE_PROGRESS.name)}: {exc}", "rankmem lake check"
         ) from exc
-    return Catalog(opened.version(), _checked(files, rows))
+    found = _checked(files, rows)
+    if is_answered:
+        _check_age(files, found)
+    return opened, Catalog(opened.version(), found)
 
 
 def newest_version(files: LakeFiles) -> int:
@@ -136,6 +157,68 @@ def replace_progress(
 def add_progress(files: LakeFiles, new: Iterable[DataFile], *, app: str, sequence: int) -> None:
     """Makes these files count besides those that do. Raises as :func:`replace_progress`."""
     _commit(files, new, app, sequence, mode="append")
+    if sequence % PROGRESS_FILES_MAX == 0:
+        with contextlib.suppress(RankmemError):  # the files count; they are joined another time
+            join_progress(files)
+
+
+def exchange_progress(
+    files: LakeFiles,
+    old: Iterable[DataFile],
+    new: Iterable[DataFile],
+    *,
+    whole_session: bool = False,
+    numbers: Mapping[str, int] | None = None,
+) -> bool:
+    """Makes files count in place of others, in one commit; files that are added meanwhile stay.
+
+    Args:
+        files: the lake.
+        old: files that count.
+        new: whose rows are those of ``old``, or what is left of them.
+        whole_session: whether ``old`` has to be all files of their sessions.
+        numbers: Delta's ``txn`` numbers to be set with it: of two commits at once that set the same one,
+            one is refused.
+
+    Returns:
+        False, and nothing is done, where another process has exchanged one of ``old`` before, or, with
+        ``whole_session``, their sessions have other files.
+
+    Raises:
+        RankmemError: as :func:`read_catalog`; EXHAUSTED where it cannot be written.
+    """
+    from deltalake.transaction import CommitProperties, Transaction
+
+    gone, added = set(old), tuple(new)
+    paths = {file.path for file in added}
+    transactions = [Transaction(name, number) for name, number in (numbers or {}).items()]
+    sessions = {file.session_id for file in gone} if whole_session else set()
+    is_done = False
+
+    def attempt() -> None:
+        nonlocal is_done
+        opened, catalog = _read(files, None, is_answered=False)
+        if paths and paths <= {file.path for file in catalog.files}:
+            is_done = True  # by an attempt whose answer was lost
+            return
+        kept = [file for file in catalog.files if file not in gone]
+        is_done = len(kept) + len(gone) == len(catalog.files)
+        is_done &= not any(file.session_id in sessions for file in kept)
+        if is_done:
+            add_columns(opened, file_schema(LAKE_PROGRESS))
+            # Removes the files of lake_progress that were read: a commit meanwhile adds others. Of two
+            # exchanges at once one is refused, and looks again.
+            properties = CommitProperties(app_transactions=transactions)
+            rows = _rows([*kept, *added])
+            deltalake().write_deltalake(opened, rows, mode="overwrite", commit_properties=properties)
+
+    commit_once(files.place(LAKE_PROGRESS.name), attempt)
+    return is_done
+
+
+def _rows(new: Iterable[DataFile]) -> pa.Table:
+    rows = [{name: getattr(file, name) for name in _COLUMNS} for file in new]
+    return pa.Table.from_pylist(rows, schema=file_schema(LAKE_PROGRESS))
 
 
 def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, **mode: str) -> None:
@@ -143,15 +226,19 @@ def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, 
     from deltalake.transaction import CommitProperties, Transaction
 
     place = files.place(LAKE_PROGRESS.name)
-    rows = [{name: getattr(file, name) for name in _COLUMNS} for file in new]
-    table = pa.Table.from_pylist(rows, schema=file_schema(LAKE_PROGRESS))
+    table = _rows(new)
 
     def attempt() -> None:
         opened = open_progress(files)
         if opened is None:
             opened = delta.DeltaTable.create(
-                place, file_schema(LAKE_PROGRESS), mode="ignore", name="lake_progress"
+                place,
+                file_schema(LAKE_PROGRESS),
+                mode="ignore",
+                name=LAKE_PROGRESS.name,
+                configuration=LOG_SETTINGS,
             )
+        add_columns(opened, file_schema(LAKE_PROGRESS))
         if int(opened.transaction_version(app) or 0) >= sequence:
             raise made_elsewhere(place)
         properties = CommitProperties(app_transactions=[Transaction(app, sequence)])
@@ -161,13 +248,10 @@ def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, 
 
 
 def join_progress(files: LakeFiles) -> None:
-    """Joins the files of lake_progress once they are many."""
-    from deltalake.exceptions import CommitFailedError
-
+    """Joins the files of lake_progress once they are many: every question reads them."""
     opened = open_progress(files)
     if opened is not None and len(opened.file_uris()) > PROGRESS_FILES_MAX:
-        with contextlib.suppress(CommitFailedError):  # the next import does it
-            opened.optimize.compact()
+        exchange_progress(files, (), ())
 
 
 def _checked(files: LakeFiles, rows: pa.Table) -> tuple[DataFile, ...]:
@@ -177,16 +261,18 @@ def _checked(files: LakeFiles, rows: pa.Table) -> tuple[DataFile, ...]:
             f"{files.place(LAKE_PROGRESS.name)} has no column {lacking[0]}",
             "give the place that rankmem lake import wrote to",
         )
-    version = max(rows["schema_version"].to_pylist(), default=0)
-    if version > SCHEMA_VERSION:
-        raise RankmemError(
-            Code.UNSUPPORTED,
-            f"the lake {files.root} has schema version {version}, this rankmem knows up to {SCHEMA_VERSION}",
-            "upgrade rankmem: pip install --upgrade rankmem",
-        )
     nothing = [None] * rows.num_rows
-    columns = [rows[name].to_pylist() if name in rows.column_names else nothing for name in _COLUMNS]
-    found = list(itertools.starmap(DataFile, zip(*columns, strict=True)))
+    columns = {name: rows[name].to_pylist() if name in rows.column_names else nothing for name in _COLUMNS}
+    columns["layout_version"] = [version or 1 for version in columns["layout_version"]]
+    for what, known in (("schema", SCHEMA_VERSION), ("layout", LAYOUT_VERSION)):
+        version = max(columns[f"{what}_version"], default=0)
+        if version > known:
+            raise RankmemError(
+                Code.UNSUPPORTED,
+                f"the lake {files.root} has {what} version {version}, this rankmem knows up to {known}",
+                "upgrade rankmem: pip install --upgrade rankmem",
+            )
+    found = list(itertools.starmap(DataFile, zip(*columns.values(), strict=True)))
     for file in found:
         if not is_data_path(file.path, file.table_name):
             raise RankmemError(
@@ -196,3 +282,21 @@ def _checked(files: LakeFiles, rows: pa.Table) -> tuple[DataFile, ...]:
             )
     found.sort(key=lambda f: (f.table_name, f.session_id, f.segment, f.hosts, f.writer, f.sequence, f.path))
     return tuple(found)
+
+
+def is_too_old(file: DataFile) -> bool:
+    """Whether answers from a file could be wrong."""
+    return file.layout_version < LAYOUT_OLDEST
+
+
+def _check_age(files: LakeFiles, found: Iterable[DataFile]) -> None:
+    old = {file.session_id: file.layout_version for file in found if is_too_old(file)}
+    if old:
+        session_id = min(old, key=lambda session_id: (session_id == ALL_SESSIONS, session_id))
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"the lake {files.root} has session {session_id} in layout {old[session_id]}, of an older "
+            "rankmem: answers could be wrong",
+            "rankmem lake import FILE --lake URI writes a database's sessions again; rankmem lake check "
+            "lists what is left",
+        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankmem_aggregator.lake.catalog import read_catalog
+from rankmem_aggregator.lake.catalog import is_too_old, read_catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.layout import TABLES, DataFile, file_schema
 
@@ -45,8 +45,8 @@ def check_lake(address: str) -> Checked:
         RankmemError: as :func:`read_catalog`.
     """
     files = LakeFiles(address)
-    catalog = read_catalog(files)
-    faults = [Fault(path=file.path, what=what) for file in catalog.files if (what := _fault(files, file))]
+    catalog = read_catalog(files, is_answered=False)
+    faults = [Fault(path=file.path, what=what) for file in catalog.files if (what := fault_of(files, file))]
     return Checked(
         num_files=len(catalog.files),
         num_rows=sum(file.num_rows for file in catalog.files),
@@ -54,8 +54,10 @@ def check_lake(address: str) -> Checked:
     )
 
 
-def _fault(files: LakeFiles, file: DataFile) -> str:
-    """What is wrong with a file; empty: nothing."""
+def fault_of(files: LakeFiles, file: DataFile) -> str:
+    """What is wrong with a file, which is read whole; empty: nothing."""
+    if is_too_old(file):
+        return f"layout {file.layout_version}, of an older rankmem: import its session again"
     size = files.size_of(file.path)
     if size is None:
         return "missing"

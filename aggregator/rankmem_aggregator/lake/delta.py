@@ -25,6 +25,9 @@ ATTEMPTS_MAX: Final = 20
 """Of a commit: each fails only where another process has just made one to the same table."""
 ATTEMPT_WAIT_S: Final = 0.05
 """Before the second; each further one waits longer, at random. A commit takes some 10 ms."""
+LOG_SETTINGS: Final = {"delta.logRetentionDuration": "interval 2 days"}
+"""Of a log: commits before a checkpoint of that age are deleted with the next one (every 100 commits). A
+reader opens versions of the last day; with Delta's own 30 days an aggregator would leave 170,000 commits."""
 _NO_TIME: Final = 0
 """Modification time of a file in the log: it is not needed, and a repeated import writes the same without."""
 
@@ -77,9 +80,15 @@ class DeltaLog:
         return [file for file in found if session_id in (None, file.partition[0])]
 
     def commit(
-        self, added: Sequence[DataFile], removed: Sequence[ActiveFile], *, app: str, sequence: int
+        self, added: Sequence[DataFile], removed: Sequence[ActiveFile], *, app: str = "", sequence: int = 0
     ) -> None:
         """One commit that adds files and removes others.
+
+        Args:
+            added: present files.
+            removed: files of the log.
+            app: a name that makes each sequence once; empty: none.
+            sequence: of the commit.
 
         Raises:
             RankmemError: CONFLICT where another process made this or a later commit of that name.
@@ -110,17 +119,28 @@ class DeltaLog:
 
         def attempt() -> None:
             opened = self._made()
-            if int(opened.transaction_version(app) or 0) >= sequence:
+            if app and int(opened.transaction_version(app) or 0) >= sequence:
                 raise made_elsewhere(self._place)
+            transactions = [Transaction(app, sequence)] if app else None
             opened.create_write_transaction(
                 actions,
                 "append",
                 opened.schema(),
                 partition_by=list(PARTITION),
-                commit_properties=CommitProperties(app_transactions=[Transaction(app, sequence)]),
+                commit_properties=CommitProperties(app_transactions=transactions),
             )
 
         commit_once(self._place, attempt)
+
+    def set_up(self, settings: dict[str, str]) -> None:
+        """Gives the table these settings if it has others, and deletes commits that they do not keep."""
+        opened = self._open()
+        if opened is None:
+            return
+        present = opened.metadata().configuration
+        if any(present.get(name) != value for name, value in settings.items()):
+            opened.alter.set_table_properties(settings)
+        opened.cleanup_metadata()
 
     def _open(self) -> Any:
         from deltalake.exceptions import TableNotFoundError
@@ -141,12 +161,18 @@ class DeltaLog:
                 partition_by=list(PARTITION),
                 name=self._table.name,
                 description=self._table.doc,
+                configuration=LOG_SETTINGS,
             )
-        present = {field.name for field in opened.schema().fields}
-        wanted = self._delta.Schema.from_arrow(delta_schema(self._table)).fields
-        if lacking := [field for field in wanted if field.name not in present]:
-            opened.alter.add_columns(lacking)
+        add_columns(opened, delta_schema(self._table))
         return opened
+
+
+def add_columns(opened: Any, declared: pa.Schema) -> None:
+    """Adds to a Delta table of an older version the declared columns that it lacks."""
+    present = {field.name for field in opened.schema().fields}
+    wanted = deltalake().Schema.from_arrow(declared).fields
+    if lacking := [field for field in wanted if field.name not in present]:
+        opened.alter.add_columns(lacking)
 
 
 def commit_once(place: str, attempt: Callable[[], None]) -> None:

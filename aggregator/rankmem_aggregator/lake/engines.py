@@ -1,211 +1,50 @@
-"""The engines that run tasks over parts of a lake: one small interface, and who runs them.
+"""The engine of an address.
 
-Stage: query, in the reader's process. In: an engine's address and tasks; out: their answers, as they come. An
-engine runs a task again whose worker died, three times; then the question fails and names the part. An answer
-that lacks a part is never given.
+Stage: query, in the reader's process. Packages of clusters are imported where an address asks for one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pickle
-import subprocess
-import sys
-import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from multiprocessing.connection import Connection, wait
-from typing import Any, Final, Protocol
+import re
+from typing import Final
 
-import pyarrow as pa
-
-from rankmem_aggregator import machine
-from rankmem_aggregator.lake.kernel import Task
+from rankmem_aggregator.lake.engine import Engine
+from rankmem_aggregator.lake.on_ray import OnRay
+from rankmem_aggregator.lake.on_spark import OnSpark
+from rankmem_aggregator.lake.processes import Processes
 from rankmem_protos.errors import Code, RankmemError
 
-RETRIES: Final = 3
-"""Times that a part runs again whose worker died: more often it is the part that kills it."""
-PROCESSES: Final = "processes:"
+PROCESSES: Final = "processes"
 PROCESSES_MAX: Final = 256
 """Of one reader; more belong on more machines."""
-_MEMORY_SHARE: Final = 0.8
-"""Of the machine's memory, for all workers together: DuckDB's own share for one."""
-_FORMS: Final = "processes:N"
-
-
-class Engine(Protocol):
-    """Runs tasks. One thread uses it, but for :meth:`stop`."""
-
-    workers: int
-    """Tasks that run at once."""
-
-    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, pa.Table]]:
-        """The tasks with their answers, as they come. A task is taken when a worker is free, so ``tasks`` may
-        depend on the answers that were given.
-
-        Raises:
-            RankmemError: what a task raised, with its part; UNAVAILABLE where workers died over one.
-        """
-
-    def stop(self) -> None:
-        """Ends what runs, which raises UNAVAILABLE. Any thread; a later question works again."""
-
-    def close(self) -> None:
-        """Ends the workers; may be called twice."""
+_ADDRESS: Final = re.compile(r"(?:(ray|sc)://)?([A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):(\d{1,5})((?:/.*)?)")
 
 
 def open_engine(address: str) -> Engine:
     """The engine of an address.
 
     Args:
-        address: ``processes:N``: N worker processes on this machine.
+        address: ``processes:N``: N worker processes on this machine. ``ray://HOST:PORT``: a Ray cluster,
+            through its client server; ``HOST:PORT``: the same from one of its machines, as ``ray start``
+            prints it. ``sc://HOST:PORT``: a Spark Connect server, with its parameters: ``/;use_ssl=true``.
 
     Raises:
-        RankmemError: INVALID for an address that is none of these.
+        RankmemError: INVALID for an address that is none of these, UNAVAILABLE where nothing answers there,
+            UNSUPPORTED for a package that is not installed, or of another version than there.
     """
-    count = address.removeprefix(PROCESSES)
-    if address.startswith(PROCESSES) and count.isdecimal() and 1 <= int(count) <= PROCESSES_MAX:
-        return Processes(int(count))
+    found = _ADDRESS.fullmatch(address)
+    scheme, host, number, parameters = found.groups() if found else (None, "", "0", "")
+    if host == PROCESSES and scheme is None:
+        if 1 <= int(number) <= PROCESSES_MAX and not parameters:
+            return Processes(int(number))
+    elif 1 <= int(number) < 1 << 16:
+        if scheme == "sc":
+            return OnSpark(address, host, int(number))
+        if not parameters:
+            return OnRay(address, host, int(number))
     raise RankmemError(
         Code.INVALID,
         f"{address!r} is no engine",
-        f"{_FORMS}, with N from 1 to {PROCESSES_MAX}: worker processes on this machine",
+        f"{PROCESSES}:N, with N from 1 to {PROCESSES_MAX}: worker processes here; ray://HOST:PORT: "
+        "a Ray cluster; HOST:PORT: the same from one of its machines; sc://HOST:PORT: a Spark Connect server",
     )
-
-
-class _Worker:
-    """A process that answers one task after the other."""
-
-    def __init__(self) -> None:
-        ours, theirs = os_pair()
-        self.connection = ours
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "rankmem_aggregator.lake.worker", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        self.task: Task | None = None
-        self.attempt = 0
-
-    def give(self, task: Task, attempt: int) -> None:
-        self.task, self.attempt = task, attempt
-        with contextlib.suppress(OSError):  # it died meanwhile: seen as it is waited for
-            self.connection.send_bytes(pickle.dumps(task))
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.connection.close()
-
-
-def os_pair() -> tuple[Connection, Connection]:
-    """Two ends of a connection between processes."""
-    from multiprocessing import Pipe
-
-    return Pipe()
-
-
-class Processes:
-    """Worker processes on this machine, which stay warm between questions.
-
-    Args:
-        workers: how many; each has its share of the machine's cores and memory.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._threads = max(1, (os.cpu_count() or 1) // workers)
-        self._memory_bytes = int(machine.memory_bytes() * _MEMORY_SHARE / workers)
-        self._idle: list[_Worker] = []
-        self._busy: dict[Connection, _Worker] = {}
-        self._stopped = threading.Event()
-
-    @property
-    def pids(self) -> list[int]:
-        """The processes there are."""
-        return [worker.process.pid for worker in (*self._idle, *self._busy.values())]
-
-    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, pa.Table]]:
-        """See :class:`Engine`."""
-        self._stopped.clear()
-        waiting, again = iter(tasks), list[tuple[Task, int]]()
-        try:
-            while True:
-                while len(self._busy) < self.workers:
-                    task, attempt = again.pop() if again else (next(waiting, None), 0)
-                    if task is None:
-                        break
-                    self._start(task, attempt)
-                if not self._busy:
-                    return
-                for connection in wait(list(self._busy)):
-                    worker = self._busy[connection]  # type: ignore[index]
-                    task, attempt = worker.task, worker.attempt
-                    assert task is not None
-                    answer = self._answer(worker, task)
-                    if answer is not None:
-                        yield task, answer
-                    elif attempt < RETRIES:
-                        again.append((task, attempt + 1))
-                    else:
-                        raise RankmemError(
-                            Code.UNAVAILABLE,
-                            f"{task.part}: its worker process died {attempt + 1} times, last with exit code "
-                            f"{worker.process.returncode}",
-                            "more memory, or fewer of --engine processes:N",
-                        )
-        finally:
-            for worker in self._busy.values():  # of a question that failed, or is not read on
-                worker.end()
-            self._busy.clear()
-
-    def _start(self, task: Task, attempt: int) -> None:
-        worker = self._idle.pop() if self._idle else _Worker()
-        self._busy[worker.connection] = worker
-        worker.give(replace(task, threads=self._threads, memory_bytes=self._memory_bytes), attempt)
-        worker.task = task
-
-    def _answer(self, worker: _Worker, task: Task) -> pa.Table | None:
-        """What a worker sent; None: it died."""
-        try:
-            kind, *told = pickle.loads(worker.connection.recv_bytes())
-        except (EOFError, OSError):
-            del self._busy[worker.connection]
-            worker.end()
-            if self._stopped.is_set():
-                raise RankmemError(Code.UNAVAILABLE, "the question was interrupted", "ask again") from None
-            return None
-        del self._busy[worker.connection]
-        self._idle.append(worker)
-        if kind == "failed":
-            code, message, hint = told
-            raise RankmemError(code, f"{task.part}: {message}", hint)
-        return pa.ipc.open_stream(told[0]).read_all()
-
-    def stop(self) -> None:
-        """See :class:`Engine`."""
-        self._stopped.set()
-        for worker in list(self._busy.values()):
-            worker.process.kill()
-
-    def close(self) -> None:
-        """See :class:`Engine`."""
-        for worker in (*self._idle, *self._busy.values()):
-            worker.end()
-        self._idle.clear()
-        self._busy.clear()
-
-
-def answer_bytes(task: Task) -> tuple[Any, ...]:
-    """What a worker sends for a task: ``answer`` and Arrow, or ``failed``, code, message, hint."""
-    try:
-        rows = task.run()
-    except RankmemError as exc:
-        return "failed", exc.code, exc.message, exc.hint
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    return "answer", sink.getvalue().to_pybytes()

@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from rankmem_aggregator.extras import require_extra
+from rankmem_aggregator.store import private_files
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
 PREFIX: Final = "lake:"
 """Begins the address of a lake in a folder, where a database file could stand as well."""
 _OBJECT_STORES: Final = ("s3://",)
-INSTALL: Final = "pip install 'rankmem[lake]'"
 
 
 def is_lake_address(target: str) -> bool:
@@ -36,16 +38,21 @@ def lake_address(text: str) -> str:
 
 
 def deltalake() -> Any:
-    """The package deltalake.
+    """The package deltalake, which is there where there are :class:`LakeFiles`."""
+    import deltalake
 
-    Raises:
-        RankmemError: UNSUPPORTED where it is not installed.
-    """
-    try:
-        import deltalake
-    except ImportError as exc:
-        raise RankmemError(Code.UNSUPPORTED, f"a lake needs deltalake: {exc}", INSTALL) from exc
     return deltalake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A file that is there."""
+
+    path: str
+    """Below the lake."""
+    size_bytes: int
+    modified_s: float
+    """When it was written, seconds since 1970 by the clock of the store."""
 
 
 class LakeFiles:
@@ -55,10 +62,11 @@ class LakeFiles:
         address: ``lake:DIR``, ``DIR`` or ``s3://BUCKET/PREFIX``.
 
     Raises:
-        RankmemError: INVALID for an address that cannot be a lake's.
+        RankmemError: INVALID for an address that cannot be a lake's, UNSUPPORTED without the extra ``lake``.
     """
 
     def __init__(self, address: str) -> None:
+        require_extra("lake", "a lake")
         self.is_local = not address.startswith(_OBJECT_STORES)
         if self.is_local:
             folder = address.removeprefix(PREFIX)
@@ -146,8 +154,55 @@ class LakeFiles:
         info = self.filesystem().get_file_info(path)
         return info.size if info.type == FileType.File else None
 
+    def listing(self, folder: str) -> Iterator[Listed]:
+        """All files below a folder of the lake, hidden ones too; none where there is no such folder."""
+        if not self.is_local:
+            from pyarrow.fs import FileSelector, FileType
+
+            selector = FileSelector(folder, allow_not_found=True, recursive=True)
+            for info in self.filesystem().get_file_info(selector):
+                if info.type == FileType.File:
+                    yield Listed(path=info.path, size_bytes=info.size, modified_s=info.mtime.timestamp())
+            return
+        for place, _, names in os.walk(self.place(folder)):
+            for name in names:
+                path = os.path.join(place, name)
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    found = os.lstat(path)
+                    yield Listed(
+                        path=os.path.relpath(path, self.root),
+                        size_bytes=found.st_size,
+                        modified_s=found.st_mtime,
+                    )
+
+    def delete(self, path: str) -> None:
+        """Deletes a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            if self.is_local:
+                os.unlink(self.place(path))
+            else:
+                self.filesystem().delete_file(path)
+
 
 def _is_link(found: os.stat_result) -> bool:
     import stat
 
     return stat.S_ISLNK(found.st_mode)
+
+
+@contextlib.contextmanager
+def writing(files: LakeFiles) -> Iterator[None]:
+    """While a lake is written: new folders are their owner's alone, and what fails says which lake it was.
+
+    Raises:
+        RankmemError: EXHAUSTED in the place of an OSError.
+    """
+    private_files.hold(Path(files.root))
+    try:
+        yield
+    except OSError as exc:
+        raise RankmemError(
+            Code.EXHAUSTED, f"cannot write {files.root}: {exc}", "make room, or give access"
+        ) from exc
+    finally:
+        private_files.release()

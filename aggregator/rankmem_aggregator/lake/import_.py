@@ -9,8 +9,6 @@ a session that has grown since replaces it. Numbers of stacks become content has
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,19 +28,27 @@ from rankmem_aggregator.lake.catalog import (
 )
 from rankmem_aggregator.lake.cutting import PART_ROWS, Part, cut_session, shared_part
 from rankmem_aggregator.lake.delta import ActiveFile, DeltaLog
-from rankmem_aggregator.lake.files import LakeFiles
-from rankmem_aggregator.lake.layout import ALL_SESSIONS, OPENING, TABLES, DataFile, folder_of
-from rankmem_aggregator.lake.parquet import write_rows
+from rankmem_aggregator.lake.files import LakeFiles, writing
+from rankmem_aggregator.lake.layout import (
+    ALL_SESSIONS,
+    IMPORT_PREFIX,
+    LAYOUT_VERSION,
+    OPENING,
+    TABLES,
+    DataFile,
+    digest,
+    folder_of,
+)
+from rankmem_aggregator.lake.part_files import Authorship, part_file, write_part
 from rankmem_aggregator.query.local import LocalQueries
 from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.store import private_files
-from rankmem_aggregator.store.schema import quoted
+from rankmem_aggregator.store.schema import PRUNED_SPOOL, quoted
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import SCHEMA_VERSION, Table
+from rankmem_protos.tables import Table
 
-Outcome = Literal["written", "replaced", "already there"]
-_OF_SESSIONS: Final = tuple(
-    t for t in TABLES.values() if "session_id" in t.column_names() and t is not OPENING
+Outcome = Literal["written", "replaced", "already there", "pruned"]
+OF_SESSIONS: Final = tuple(
+    t for t in TABLES.values() if "session_id" in t.column_names() and t not in (OPENING, PRUNED_SPOOL)
 )
 _SHARED: Final = tuple(t for t in TABLES.values() if "session_id" not in t.column_names())
 _OF_STATE: Final = (
@@ -50,7 +56,6 @@ _OF_STATE: Final = (
     "level_progress",
 )  # fmt: skip
 """Tables whose rows change while a session is recorded: their rows are in its state, of others the number."""
-_STATE_DIGITS: Final = 16
 
 
 @dataclass(kw_only=True)
@@ -79,16 +84,8 @@ def import_database(
             that another process imports now; EXHAUSTED where the lake cannot be written.
     """
     files = LakeFiles(address)
-    with LocalQueries(path) as queries:
-        private_files.hold(Path(files.root))
-        try:
-            return _Importer(queries, files, part_rows, say).run()
-        except OSError as exc:
-            raise RankmemError(
-                Code.EXHAUSTED, f"cannot write {files.root}: {exc}", "make room, or give access"
-            ) from exc
-        finally:
-            private_files.release()
+    with LocalQueries(path) as queries, writing(files):
+        return _Importer(queries, files, part_rows, say).run()
 
 
 class _Importer:
@@ -96,13 +93,17 @@ class _Importer:
         self, queries: Queries, files: LakeFiles, part_rows: int, say: Callable[[str], None]
     ) -> None:
         self._queries, self._files, self._part_rows, self._say = queries, files, part_rows, say
-        self._writer = f"import:{_database_id(queries)}"
+        self._writer = f"{IMPORT_PREFIX}{_database_id(queries)}"
         self._stacks = _StackHashes(queries)
         self._done = LakeImport()
 
     def run(self) -> LakeImport:
-        catalog = Catalog(-1, ()) if open_progress(self._files) is None else read_catalog(self._files)
-        counts = {table.name: _counts(self._queries, table) for table in _OF_SESSIONS}
+        catalog = (
+            Catalog(-1, ())
+            if open_progress(self._files) is None
+            else read_catalog(self._files, is_answered=False)
+        )
+        counts = {table.name: counts_by_session(self._queries, table) for table in OF_SESSIONS}
         sessions = sorted({session for of_table in counts.values() for session in of_table})
         self._import_shared(catalog)
         for session_id in sessions:
@@ -113,12 +114,14 @@ class _Importer:
         return self._done
 
     def _import_shared(self, catalog: Catalog) -> None:
-        state = _digest([[t.name, _all_rows_digest(self._queries, t)] for t in _SHARED])
+        state = digest([LAYOUT_VERSION, *([t.name, _all_rows_digest(self._queries, t)] for t in _SHARED)])
         parts = {table.name: [shared_part(table)] for table in _SHARED}
         self._bring(catalog, ALL_SESSIONS, state, lambda: parts)
 
     def _import_session(self, catalog: Catalog, session_id: str, counts: dict[str, int]) -> Outcome:
         present = catalog.of_session(session_id)
+        if any(file.table_name == PRUNED_SPOOL.name for file in present):
+            return "pruned"
         if strangers := sorted({file.writer for file in present} - {self._writer}):
             raise RankmemError(
                 Code.CONFLICT,
@@ -126,11 +129,11 @@ class _Importer:
                 "import the file into another lake",
             )
         rows = {name: _rows_of(self._queries, name, session_id) for name in _OF_STATE}
-        state = _digest([counts, rows])
+        state = digest([LAYOUT_VERSION, counts, rows])
 
         def parts() -> dict[str, list[Part]]:
             cut = cut_session(self._queries, session_id, counts["memory_event"], self._part_rows)
-            found = {t.name: list(cut.parts(t, counts[t.name])) for t in _OF_SESSIONS if counts[t.name]}
+            found = {t.name: list(cut.parts(t, counts[t.name])) for t in OF_SESSIONS if counts[t.name]}
             return {**found, OPENING.name: [cut.opening()]}
 
         return self._bring(catalog, session_id, state, parts)
@@ -145,21 +148,21 @@ class _Importer:
         app = f"{self._writer}/{session_id}"
         logs = {name: DeltaLog(self._files, table) for name, table in TABLES.items()}
         active = {name: self._of_this(log.active(session_id)) for name, log in logs.items()}
-        sequence = 1 + max((file.sequence for file in present), default=0)
+        progress = open_progress(self._files)
+        sequence = 1 + int(0 if progress is None else progress.transaction_version(app) or 0)
         last = {name: log.last_sequence(app) for name, log in logs.items()}
         unfinished = [name for name, number in last.items() if number >= sequence]
         if not all(_is_of(state, file) for name in unfinished for file in active[name]):
             sequence = 1 + max(last.values())  # one of another state that was not finished
         found: list[DataFile] = []
         to_write = parts()
+        by = Authorship(writer=self._writer, sequence=sequence, state=state)
         for name, log in logs.items():
             wanted = to_write.get(name, [])
             if last[name] == sequence:
-                found += [
-                    _committed(file, wanted, name, self._writer, sequence, state) for file in active[name]
-                ]
+                found += [_committed(file, wanted, name, by) for file in active[name]]
                 continue
-            new = [file for part in wanted if (file := self._write(TABLES[name], part, sequence, state))]
+            new = [file for part in wanted if (file := self._write(TABLES[name], part, by))]
             if new or active[name]:
                 log.commit(new, active[name], app=app, sequence=sequence)
             found += new
@@ -168,24 +171,21 @@ class _Importer:
 
     def _of_this(self, active: list[ActiveFile]) -> list[ActiveFile]:
         """Of files that belong to no session those of this database alone."""
-        mark = _mark(self._writer)
+        mark = digest(self._writer)
         return [file for file in active if f"-{mark}-" in file.path]
 
-    def _write(self, table: Table, part: Part, sequence: int, state: str) -> DataFile | None:
+    def _write(self, table: Table, part: Part, by: Authorship) -> DataFile | None:
         self._say(
             f"writing {table.name} of {part.session_id}"
             if part.session_id != ALL_SESSIONS
             else f"writing {table.name}"
         )
-        name = f"{sequence:09d}-{_mark(self._writer)}-{state}.parquet"
-        path = f"{table.name}/{folder_of(part.session_id, part.segment, part.hosts)}/{name}"
         batches = self._queries.stream(part.statement, part.parameters)
-        rows, size = write_rows(self._files, path, table, self._stacks.hashed(table, batches))
-        if not rows:
-            return None
-        self._done.rows += rows
-        self._done.size_bytes += size
-        return _data_file(part, table.name, path, size, rows, self._writer, sequence, state)
+        file = write_part(self._files, table, part, self._stacks.hashed(table, batches), by)
+        if file is not None:
+            self._done.rows += file.num_rows
+            self._done.size_bytes += file.size_bytes
+        return file
 
 
 class _StackHashes:
@@ -213,42 +213,14 @@ class _StackHashes:
         return pa.array(hashes, mask=column.is_null().to_numpy(zero_copy_only=False))
 
 
-def _data_file(
-    part: Part, table: str, path: str, size: int, rows: int, writer: str, sequence: int, state: str
-) -> DataFile:
-    return DataFile(
-        table_name=table,
-        session_id=part.session_id,
-        segment=part.segment,
-        hosts=part.hosts,
-        path=path,
-        size_bytes=size,
-        num_rows=rows,
-        from_ns=part.from_ns,
-        until_ns=part.until_ns,
-        host_uids=part.host_uids,
-        writer=writer,
-        sequence=sequence,
-        state=state,
-        schema_version=SCHEMA_VERSION,
-    )
-
-
-def _committed(
-    file: ActiveFile, parts: list[Part], table: str, writer: str, sequence: int, state: str
-) -> DataFile:
+def _committed(file: ActiveFile, parts: list[Part], table: str, by: Authorship) -> DataFile:
     """A file that an import which did not finish has committed."""
     part = next(p for p in parts if (p.session_id, p.segment, p.hosts) == file.partition)
-    return _data_file(part, table, file.path, file.size_bytes, file.num_rows, writer, sequence, state)
+    return part_file(table, part, file.path, file.size_bytes, file.num_rows, by)
 
 
 def _is_of(state: str, file: ActiveFile) -> bool:
     return file.path.endswith(f"-{state}.parquet")
-
-
-def _mark(writer: str) -> str:
-    """What the names of a writer's files have of it."""
-    return _digest(writer)
 
 
 def _database_id(queries: Queries) -> str:
@@ -257,10 +229,11 @@ def _database_id(queries: Queries) -> str:
         for row in queries.sql("SELECT max(database_id) AS id FROM rankmem_meta").to_pylist()
     ]
     # Part of predicates and of names: the file may come from a stranger.
-    return found if found and re.fullmatch(r"[0-9a-f]{1,32}", found) else _digest(found)
+    return found if found and re.fullmatch(r"[0-9a-f]{1,32}", found) else digest(found)
 
 
-def _counts(queries: Queries, table: Table) -> dict[str, int]:
+def counts_by_session(queries: Queries, table: Table) -> dict[str, int]:
+    """The rows that each session has in a table."""
     rows = queries.sql(
         f"SELECT session_id, count(*) AS rows FROM {quoted(table.name)} GROUP BY ALL ORDER BY ALL"
     )
@@ -279,8 +252,3 @@ def _all_rows_digest(queries: Queries, table: Table) -> list[Any]:
     )
     rows: list[Any] = queries.sql(statement).to_pylist()
     return rows
-
-
-def _digest(value: object) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:_STATE_DIGITS]

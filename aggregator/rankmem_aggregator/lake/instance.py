@@ -18,7 +18,7 @@ import duckdb
 
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
-from rankmem_aggregator.lake.layout import LEFT_OUT, TABLES, DataFile
+from rankmem_aggregator.lake.layout import LEFT_OUT, TABLES, WHOLE, DataFile
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import ISOLATED, Settings
 from rankmem_aggregator.store.reading_instance import MINDSTUDIO, ConfinedInstance, needed_names
@@ -27,6 +27,8 @@ from rankmem_protos.tables import SCHEMA_VERSION, Table
 
 _HIVE: Final = "hive_types = {'session_id': VARCHAR, 'segment': BIGINT, 'hosts': INTEGER}"
 """Folders give the partition: a filter on session_id then opens no file of another session."""
+_FOOTERS: Final = "SET GLOBAL parquet_metadata_cache = true"
+"""A question opens each file several times; DuckDB drops footers when it needs the memory."""
 _EMPTY: Final = "without_rows"
 """Schema of the tables that no file has rows of."""
 _REMOTE_SCHEME: Final = "rankmemlake"
@@ -61,6 +63,7 @@ class LakeInstance(ConfinedInstance):
             # Not each file: 50,000 of them took 1.5 CPU seconds.
             folders = ", ".join(schema.literal(f"{self._place(name)}/") for name in TABLES)
             self._connection.execute(f"SET allowed_directories = [{folders}]")
+            self._connection.execute(_FOOTERS)
             self._confine()
             self._connection.execute(f"CREATE SCHEMA {MINDSTUDIO}")
             self._connection.execute(f"CREATE SCHEMA {_EMPTY}")
@@ -120,9 +123,14 @@ class LakeInstance(ConfinedInstance):
             f"CREATE VIEW {name} AS SELECT * FROM {_EMPTY}.{name}",
         ]
 
-    def rows_of(self, table: Table) -> str:
-        """The statement that reads a table of the lake: its declared columns."""
-        files = self._catalog.of_table(table.name)
+    def rows_of(self, table: Table, of_files: Sequence[DataFile] | None = None) -> str:
+        """The statement that reads a table of the lake: its declared columns.
+
+        Args:
+            table: of the lake.
+            of_files: some of its files; None: all.
+        """
+        files = self._catalog.of_table(table.name) if of_files is None else of_files
         if not files:
             columns = ", ".join(f"{_null(table, c)} AS {schema.quoted(c)}" for c in table.column_names())
             return f"SELECT {columns} FROM range(0)"
@@ -135,7 +143,7 @@ class LakeInstance(ConfinedInstance):
         if len({file.schema_version for file in files}) > 1:
             options.append("union_by_name = true")
         is_shared = "session_id" not in table.column_names()
-        merged = (len(files) > 1 and is_shared) or _has_later_files(files)
+        merged = (len(files) > 1 and is_shared) or _has_later_files(table, files)
         if merged and table.key:
             options.append("filename = true")
         paths = ", ".join(schema.literal(self._place(file.path)) for file in files)
@@ -171,10 +179,12 @@ class LakeInstance(ConfinedInstance):
         return self._files.place(path) if self._files.is_local else f"{_REMOTE_SCHEME}://{path}"
 
 
-def _has_later_files(files: Sequence[DataFile]) -> bool:
+def _has_later_files(table: Table, files: Sequence[DataFile]) -> bool:
     """Whether a part of a session has several files, of which later ones replace rows of earlier ones."""
-    parts = [(file.session_id, file.hosts) for file in files]
-    return len(set(parts)) < len(parts)
+    is_of_hosts = not {"rank", "spool_id"}.isdisjoint(table.key)
+    parts = [(file.session_id, file.hosts if is_of_hosts else WHOLE) for file in files]
+    whole = {session_id for session_id, hosts in parts if hosts == WHOLE}
+    return len(set(parts)) < len(parts) or any(hosts != WHOLE and own in whole for own, hosts in parts)
 
 
 def _type(table: Table, column: str) -> str:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from rankmem_aggregator.lake.catalog import Catalog, read_catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.instance import LakeInstance
-from rankmem_aggregator.lake.layout import ALL_SESSIONS
+from rankmem_aggregator.lake.layout import ALL_SESSIONS, DataFile
 from rankmem_aggregator.lake.parts import HostPart, SlicePart
 from rankmem_aggregator.lake.slices import SliceInstance
 from rankmem_aggregator.query.local import InstanceQueries
@@ -84,7 +84,7 @@ def answer(
     if memory_bytes:
         settings["memory_limit"] = f"{memory_bytes}B"
     about = catalog.about(part.session_id).files
-    chosen = Catalog(version, tuple(f for f in about if f.session_id == ALL_SESSIONS or part.has_file(f)))
+    chosen = Catalog(version, tuple(f for f in about if _is_whole(f) or part.has_file(f)))
     instance = (
         _HostInstance(files, chosen, part, settings)
         if isinstance(part, HostPart)
@@ -106,6 +106,11 @@ def _opened(address: str, version: int) -> tuple[LakeFiles, Catalog]:
     """Read once by a process: every part of a question has the same version."""
     files = LakeFiles(address)
     return files, read_catalog(files, version=version)
+
+
+def _is_whole(file: DataFile) -> bool:
+    """Whether every part reads a file."""
+    return file.session_id == ALL_SESSIONS or file.table_name in UNFILTERED
 
 
 def _of_part(rows: pa.Table, part: HostPart) -> pa.Table:

@@ -13,6 +13,8 @@ others, so one commit there makes rows of many tables seen together. What a file
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -23,15 +25,25 @@ from rankmem_aggregator.store import schema
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Column, Table
 
-LEFT_OUT: Final = frozenset({"rankmem_meta", "stack_hash", "pruned_spool"})
-"""Tables of a database file alone: its identity, its numbers for stacks, what it must not store again."""
+LEFT_OUT: Final = frozenset({"rankmem_meta", "stack_hash"})
+"""Tables of a database file alone: its identity, its numbers for stacks."""
+IMPORT_PREFIX: Final = "import:"
+"""Begins the name of a writer that replaces its own files: nothing else may join them."""
 ALL_SESSIONS: Final = "_"
 """``session_id`` of files whose rows belong to no session: host_info, clock_offset, stack_frame. (An empty
 text would be NULL as the value of a partition.)"""
 WHOLE: Final = -1
 """``segment`` or ``hosts`` of a file that is not cut by time, or by hosts."""
+LAYOUT_VERSION: Final = 2
+"""Of what this rankmem writes, beside the tables' own: raised where files of another version would be read
+wrongly. 2: ``opening`` has what a device held before its first event."""
+LAYOUT_OLDEST: Final = 2
+"""A lake of an older layout is refused, not answered from wrongly: its sessions are imported again."""
 ROW_GROUP_ROWS: Final = 32_768
 """A row group is what a filter can skip. Larger ones cost more bytes, as one then holds several ranks."""
+
+DIGEST_DIGITS: Final = 16
+"""Of what is in the name of a file: its writer, and what that had read."""
 
 _ID: Final = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}"
 """A session's id, as the aggregator takes it, but no longer than a folder's name: it is in folders and logs
@@ -60,10 +72,11 @@ LAKE_PROGRESS: Final = Table(
         ),
         _column("until_ns", pa.int64(), "They begin before here; NULL likewise.", _COMMON_NS, nullable=True),
         _column("host_uids", pa.string(), "JSON list of its hosts; NULL: all.", nullable=True),
-        _column("writer", pa.string(), "Who wrote it: import:DATABASE_ID."),
+        _column("writer", pa.string(), "Who wrote it: import:DATABASE_ID, an aggregator, compact, prune."),
         _column("sequence", pa.int64(), "The writer's count of commits for the session, from 1."),
         _column("state", pa.string(), "Digest of what the writer had read."),
         _column("schema_version", pa.int32(), "Of the tables, when it was written."),
+        _column("layout_version", pa.int32(), "Of the lake, likewise; NULL is 1.", nullable=True),
     ),
 )
 
@@ -71,6 +84,7 @@ OPENING: Final = Table(
     name="opening",
     doc="What a device of a rank held where a segment begins, and the most it held in it: bounds of sums "
     "over ranks, which take no event to find.",
+    key=("session_id", "attempt", "rank", "device", "of_segment"),
     columns=(
         *schema.ALL_TABLES["memory_event"].columns[:4],
         _column("of_segment", pa.int64(), "Number of the segment: the folder's own is that of the file."),
@@ -142,6 +156,7 @@ class DataFile:
     sequence: int
     state: str
     schema_version: int
+    layout_version: int = LAYOUT_VERSION
 
 
 def order_of(table: Table) -> tuple[str, ...]:
@@ -182,6 +197,24 @@ def folder_of(session_id: str, segment: int, hosts: int) -> str:
             "a lake takes ids of up to 200 letters, digits and ._:- that begin with a letter or digit",
         )
     return f"session_id={session_id}/segment={segment}/hosts={hosts}"
+
+
+def path_of(
+    table_name: str, session_id: str, segment: int, hosts: int, *, sequence: int, writer: str, state: str
+) -> str:
+    """Where a file lies below the lake. Of rows with one key that of the file with the last name counts.
+
+    Raises:
+        RankmemError: as :func:`folder_of`.
+    """
+    name = f"{sequence:09d}-{digest(writer)}-{state}.parquet"
+    return f"{table_name}/{folder_of(session_id, segment, hosts)}/{name}"
+
+
+def digest(value: object) -> str:
+    """What stands for a value in the names of files."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 def is_data_path(path: str, table_name: str) -> bool:

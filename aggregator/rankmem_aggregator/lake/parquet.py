@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.layout import ROW_GROUP_ROWS, file_schema
+from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
 ZSTD_LEVEL: Final = 1
@@ -47,19 +48,32 @@ def write_rows(files: LakeFiles, path: str, table: Table, rows: Iterator[pa.Reco
 
     Returns:
         Its rows and its bytes; 0 and 0 without a file.
+
+    Raises:
+        RankmemError: INVALID for rows without a value that they must have.
     """
-    schema = file_schema(table)
     first = next((batch for batch in rows if batch.num_rows), None)
     if first is None:
         return 0, 0
+    schema = _stored_schema(table, first)
     num_rows = 0
     with files.output(path) as out:
         counted = _Counted(out)
-        with pq.ParquetWriter(pa.PythonFile(counted, mode="w"), schema, **_settings(table, schema)) as writer:
+        with pq.ParquetWriter(pa.PythonFile(counted, mode="w"), schema, **_settings(schema)) as writer:
             for part in _whole_groups(first, rows, schema):
                 writer.write_table(part, row_group_size=ROW_GROUP_ROWS)
                 num_rows += part.num_rows
     return num_rows, counted.size_bytes
+
+
+def _stored_schema(table: Table, first: pa.RecordBatch) -> pa.Schema:
+    """The schema of a file. Columns that must have a value say so: a reader then decodes no levels, which
+    took half its time where values are few. One that an older database lacks is NULL all the same."""
+    required = {column.name for column in table.columns if not column.nullable}
+    return pa.schema(
+        field.with_nullable(field.name not in required or first.column(field.name).null_count > 0)
+        for field in file_schema(table)
+    )
 
 
 def _whole_groups(
@@ -81,10 +95,17 @@ def _whole_groups(
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+    try:
+        return pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+    except ValueError as exc:
+        raise RankmemError(
+            Code.INVALID,
+            f"the database has rows that cannot be: {exc}",
+            "another program wrote them: record or import its sessions again",
+        ) from exc
 
 
-def _settings(table: Table, schema: pa.Schema) -> dict[str, Any]:
+def _settings(schema: pa.Schema) -> dict[str, Any]:
     texts = [field.name for field in schema if pa.types.is_string(field.type) or field.name in REPEATING]
     deltas = [f.name for f in schema if pa.types.is_integer(f.type) and f.name not in texts]
     return {

@@ -10,13 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rankmem_aggregator.lake.files import INSTALL
-from rankmem_protos.errors import Code, RankmemError
-
-try:
-    from fsspec import AbstractFileSystem
-except ImportError as exc:
-    raise RankmemError(Code.UNSUPPORTED, f"a lake in an object store needs fsspec: {exc}", INSTALL) from exc
+from fsspec import AbstractFileSystem
 
 
 class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types

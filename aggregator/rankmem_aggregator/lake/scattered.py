@@ -2,27 +2,28 @@
 
 Stage: query, in the reader's process. In: a lake and an engine; out: Arrow. A named query's head says how it
 can be cut (``Scatter``): by hosts its answers over parts are put together and ordered as it orders; what
-rests on the highest sum over ranks gets that from slices of time and is asked here. Everything else, SQL of
-the user too, runs in this process, as does what is too small to gain.
+adds up over ranks, or rests on the highest sum over them, gets the summands from hosts, that sum from slices
+of time, and is asked here. Everything else, SQL of the user too, runs in this process, as does what is too
+small to gain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator.lake.catalog import Catalog
-from rankmem_aggregator.lake.engines import Engine, open_engine
-from rankmem_aggregator.lake.files import LakeFiles
-from rankmem_aggregator.lake.instance import LakeInstance
+from rankmem_aggregator.lake.engine import Engine
+from rankmem_aggregator.lake.engines import open_engine
 from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.layout import OPENING
 from rankmem_aggregator.lake.parts import HostPart
 from rankmem_aggregator.lake.peak import GROUP_PEAK, Best, slices_of
 from rankmem_aggregator.lake.queries import LakeQueries
+from rankmem_aggregator.lake.seeded import SUMMANDS, SeededInstance
 from rankmem_aggregator.query.local import BATCH_ROWS, InstanceQueries
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.sql import named_scatters
@@ -39,6 +40,7 @@ SLICES_PER_WORKER: Final = 8
 _GROUPS_OF: Final = {"peak_by_ranks": "by"}
 """By named query the parameter that says of which groups of ranks the peak is; of others the job."""
 _ORDER: Final = "\nORDER BY "
+_PARAMETER: Final = re.compile(r"\$(\w+)")
 _HOSTS: Final = """
 SELECT rank, host_uid FROM rank_info
 WHERE session_id = $session
@@ -90,6 +92,8 @@ class ScatteredQueries(LakeQueries):
             return None
         if scatter == "hosts":
             return self.by_hosts(text, parameters, session)
+        if scatter == "sums":
+            return self.by_sums(text, parameters, session, SUMMANDS[name])
         if parameters.get("shares") is not None:
             return None  # the peak is known
         by = parameters[_GROUPS_OF[name]] if name in _GROUPS_OF else "job"
@@ -123,7 +127,7 @@ class ScatteredQueries(LakeQueries):
         if len(parts) < 2:
             return None
         tasks = [
-            Task(address=self.target, version=self.version, part=part, sql=text, parameters=parameters)
+            Task(address=self._files.root, version=self.version, part=part, sql=text, parameters=parameters)
             for part in parts
         ]
         answers = {task.part: rows for task, rows in self._run(tasks)}
@@ -138,6 +142,8 @@ class ScatteredQueries(LakeQueries):
             session: the session's full id.
             by: the groups of ranks.
         """
+        if not self._catalog.has_openings(session):
+            return None
         openings = self._instance_of(session).rows_of(OPENING)
         most = SLICES_PER_WORKER * self.engine.workers
         slices = slices_of(self._about(session).sql, openings, session, by, most)
@@ -146,7 +152,7 @@ class ScatteredQueries(LakeQueries):
         best = Best(slices=slices)
         given = {"session": session, "by": by}
         tasks = (
-            Task(address=self.target, version=self.version, part=part, sql=GROUP_PEAK, parameters=given)
+            Task(address=self._files.root, version=self.version, part=part, sql=GROUP_PEAK, parameters=given)
             for part in best.worth_asking()
         )
         schema: pa.Schema | None = None
@@ -161,10 +167,36 @@ class ScatteredQueries(LakeQueries):
         if schema is None:
             return None
         rows = [row for of_group in best.rows.values() for row in of_group]
-        found = pa.Table.from_pylist(rows, schema=schema)
-        with InstanceQueries(
-            self.target, _FoundPeak(self._files, self._catalog.about(session), found)
-        ) as queries:
+        return self._seeded(
+            text, parameters, session, {"group_peak": pa.Table.from_pylist(rows, schema=schema)}
+        )
+
+    def by_sums(
+        self, text: str, parameters: Parameters, session: str, summands: Mapping[str, str]
+    ) -> pa.Table | None:
+        """The answer of a statement that adds up over ranks what parts by host answer; None: one part.
+
+        Args:
+            text: a statement about one session.
+            parameters: its parameters.
+            session: the session's full id.
+            summands: by table macro that it reads the statement that has its rows, see :data:`SUMMANDS`.
+        """
+        found: dict[str, pa.Table] = {}
+        for macro, statement in summands.items():
+            given = {name: parameters[name] for name in _PARAMETER.findall(statement)}
+            rows = self.by_hosts(statement, given, session)
+            if rows is None:
+                return None
+            found[macro] = rows
+        return self._seeded(text, parameters, session, found)
+
+    def _seeded(
+        self, text: str, parameters: Parameters, session: str, answers: Mapping[str, pa.Table]
+    ) -> pa.Table:
+        """A statement's answer from this process, where macros have their answers already."""
+        instance = SeededInstance(self._files, self._catalog.about(session), answers)
+        with InstanceQueries(self.target, instance) as queries:
             return queries.sql(text, parameters)
 
     def _about(self, session: str) -> InstanceQueries:
@@ -182,21 +214,6 @@ class ScatteredQueries(LakeQueries):
         names = needed_names(text)
         read = sum(f.size_bytes for f in self._catalog.of_session(session) if f.table_name in names)
         return read >= self._worth_bytes
-
-
-class _FoundPeak(LakeInstance):
-    """A lake in which the macro group_peak has its answer already."""
-
-    def __init__(self, files: LakeFiles, catalog: Catalog, found: pa.Table) -> None:
-        super().__init__(files, catalog)
-        self._connection.register("found_rows", found)
-        self._connection.execute("CREATE TABLE found_group_peak AS FROM found_rows")
-        self._connection.unregister("found_rows")
-
-    def _statements(self, name: str) -> list[str]:
-        if name == "group_peak":
-            return ["CREATE MACRO group_peak(of_session, of_group) AS TABLE SELECT * FROM found_group_peak"]
-        return super()._statements(name)
 
 
 def parts_of(ranks: list[dict[str, Any]], session: str, most: int) -> list[HostPart]:

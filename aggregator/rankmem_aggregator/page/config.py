@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rankmem_aggregator.extras import require_extra
 from rankmem_aggregator.host_port import is_every_address, is_loopback, plain_address, split_address
 from rankmem_protos.credentials import read_private, read_public
 from rankmem_protos.errors import Code, RankmemError
@@ -33,7 +34,13 @@ class PageConfig:
     """Tokens of programs, one per line."""
 
     def check(self) -> None:
-        """Raises INVALID for what would let others in without TLS, and for files that cannot be used."""
+        """Checks that the page can be served as this says.
+
+        Raises:
+            RankmemError: INVALID for what would let others in without TLS, and for files that cannot be used;
+                UNSUPPORTED without the extra ``page``.
+        """
+        require_extra("page", "the web page")
         host, port = split_address(self.listen)
         if not 0 <= port <= PORT_MAX:
             raise RankmemError(

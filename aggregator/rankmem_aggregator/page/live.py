@@ -119,8 +119,8 @@ class _Look:
         self._row: dict[str, Any] = {}
         self._asked_s = 0.0
         self._ranks: dict[tuple[int, int], str] | None = None
-        self._untils: dict[tuple[int, int], int | None] = {}
-        """The newest stored event of each rank."""
+        self._untils: dict[tuple[int, int, str], int | None] = {}
+        """The newest stored event of each rank, and the newest sample of its process."""
         self._changed_ns: int | None = None
         self._ooms: list[dict[str, Any]] = []
         """The latest, the oldest first."""
@@ -203,7 +203,10 @@ class _Look:
 
     def _progress_of(self, state: PageSession) -> dict[str, Any]:
         row = self._row
-        until_ns = max((each for each in self._untils.values() if each is not None), default=row["stored_ns"])
+        events_ns = [
+            each for (*_, name), each in self._untils.items() if name == "until_ns" and each is not None
+        ]
+        until_ns = max(events_ns, default=row["stored_ns"])
         changed_ns = self._changed_ns
         since_ns = int((time.monotonic() - self._asked_s) * 1e9)
         return {
@@ -219,10 +222,17 @@ class _Look:
         }
 
     def _changed_since(self, ranks: list[dict[str, Any]], *, moved_from: str, to: str) -> int | None:
-        """The earliest that what is stored since the last look can be of: the newest event known then of a
-        rank that has newer ones now. None where times themselves moved, or a rank is new or was silent."""
-        before, self._untils = self._untils, {(row["attempt"], row["rank"]): row["until_ns"] for row in ranks}
-        if before.keys() != self._untils.keys() or _offsets_in(moved_from) != _offsets_in(to):
+        """The earliest that what is stored since the last look can be of: the newest event or sample known
+        then of a rank that has newer ones now. None where times themselves moved, or a rank is new, was
+        silent or is over: its end may be older."""
+        before = self._untils
+        self._untils = {
+            (row["attempt"], row["rank"], name): row[name]
+            for row in ranks
+            for name in ("until_ns", "sampled_ns")
+        }
+        is_over = self._ranks != {(row["attempt"], row["rank"]): row["state"] for row in ranks}
+        if is_over or before.keys() != self._untils.keys() or _offsets_in(moved_from) != _offsets_in(to):
             return None
         moved = [before[who] for who, until_ns in self._untils.items() if until_ns != before[who]]
         if not moved or None in moved:

@@ -40,7 +40,7 @@ FILE_BYTES_MAX: Final = 64 << 20
 NOT_IN_KEYS: Final = frozenset({"px", "bins", "rows", "width", "height"})
 """How finely something is drawn on a screen: any kept answer serves."""
 FIRST_MODULE: Final = "main.js"
-_SPECIFIER: Final = re.compile(r"""((?:from|import)\s+)"(\.[^"]+)";""")
+_SPECIFIER: Final = re.compile(r"""((?:from|import)\s+|import\()"(\.[^"]+)\"""")
 
 
 def one_file(
@@ -254,7 +254,7 @@ def _renamed(text: str, within: str) -> str:
                 parts.pop()
             elif part != ".":
                 parts.append(part)
-        return f'{found.group(1)}"rankmem/{"/".join(parts)}";'
+        return f'{found.group(1)}"rankmem/{"/".join(parts)}"'
 
     return _SPECIFIER.sub(name, text)
 

@@ -157,6 +157,7 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
     low, high = places.offsets()
     host = {"host_from_ns": bins.from_ns - high, "host_until_ns": bins.until_ns - low}
     asked: dict[str, Any] = {"device_type": device_type, "figure": figure, **bins.parameters()}
+    asked["has_offsets"] = (low, high) != (0, 0)
     size_s = (bins.until_ns - bins.from_ns) // NS_PER_S // SIZE_PARTS
     (size,) = reading.ask("heat_size", device_type=device_type, width_s=size_s, **host).to_pylist()
     history_s = places.history_s(bins.until_ns)

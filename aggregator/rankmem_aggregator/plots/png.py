@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from rankmem_aggregator.extras import require_extra
 from rankmem_aggregator.plots.curves import Chart, columns, reduced
 from rankmem_aggregator.plots.palette import colours
 from rankmem_aggregator.quantity_text import BYTE_UNITS
-from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,15 +61,10 @@ def new_figure(what: str, otherwise: str, **options: Any) -> Figure:
     Raises:
         RankmemError: UNSUPPORTED if matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as exc:
-        raise RankmemError(
-            Code.UNSUPPORTED,
-            f"{what} needs matplotlib, which is not installed here ({exc})",
-            f"pip install 'rankmem[plots]'; or {otherwise}, which needs nothing",
-        ) from exc
+    require_extra("plots", what, f"or {otherwise}, which needs nothing")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(**options)
     FigureCanvasAgg(figure)
     return figure

@@ -44,6 +44,9 @@ from rankmem_protos.groupings import grouping_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rankmem_aggregator.insights.answer import Answer
+    from rankmem_aggregator.insights.lives import Trace
+
 SHARE_COLUMNS: Final = (
     "device_type", "job_peak_bytes", "job_peak_ns", "attempt", "rank", "device", "requested_bytes", "seq",
     "clock_error_ns",
@@ -492,6 +495,86 @@ class Queries(abc.ABC):
     def stack(self, stack_id: int) -> pa.Table:
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
         return self._ask("stack", stack_id=stack_id)
+
+    def leaks(self, session: str | None = None, *, rank: int | None = None) -> Answer:
+        """What leaks, at which line, how fast, and when the device will be full.
+
+        Returns:
+            An answer whose rows are the lines that grow, the fastest first, then those that stopped; columns:
+            ``insights.leaks.SCHEMA``. It cannot tell below ten steps.
+        """
+        from rankmem_aggregator.insights.leaks import leaks_of
+
+        full_id = self.session_id(session)
+        answer = leaks_of(self._ask, full_id, rank=rank)
+        self._of_rank(answer.rows, full_id, rank)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
+    def imbalance(self, session: str | None = None, *, by: BlockBy = "category") -> Answer:
+        """Which ranks stand out from their peers, and what they hold more, each rank at its own peak.
+
+        Args:
+            session: see :meth:`session_id`.
+            by: what the parts of a difference are.
+
+        Returns:
+            An answer whose rows are the levels and ranks that stand out; columns:
+            ``insights.imbalance.SCHEMA``. It cannot tell below eight ranks.
+        """
+        from rankmem_aggregator.insights.imbalance import imbalance_of
+
+        grouping_of(by, "imbalance")
+        full_id = self.session_id(session)
+        answer = imbalance_of(self._ask, full_id, by=by)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
+    def fragmentation(
+        self,
+        session: str | None = None,
+        *,
+        rank: int | None = None,
+        attempt: int | None = None,
+        device: str | None = None,
+    ) -> Answer:
+        """What a device loses to fragmentation, and what settings of the allocator would give back.
+
+        Args:
+            session: see :meth:`session_id`.
+            rank: global rank; None: the one that got highest.
+            attempt: which start of the workers; None: the one with its highest peak.
+            device: type and index; None: the one on which it got highest.
+
+        Returns:
+            An answer whose rows are settings, the least needed first; columns:
+            ``insights.fragmentation.SCHEMA``. It cannot tell where the replay is not the recording.
+        """
+        from rankmem_aggregator.insights.fragmentation import fragmentation_of
+
+        full_id = self.session_id(session)
+        answer = fragmentation_of(self._ask, full_id, rank=rank, attempt=attempt, device=device)
+        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
+    def allocator_trace(
+        self,
+        rank: int,
+        session: str | None = None,
+        *,
+        attempt: int | None = None,
+        device: str | None = None,
+    ) -> Trace:
+        """What the allocator of a device was asked, for ``rankmem.replay``; args as :meth:`fragmentation`.
+
+        Raises:
+            RankmemError: UNSUPPORTED where it cannot be replayed, with the reason.
+        """
+        from rankmem_aggregator.insights.reading import CannotTell, read_trace
+
+        try:
+            full_id = self.session_id(session)
+            return read_trace(self._ask, full_id, rank=rank, attempt=attempt, device=device).trace
+        except CannotTell as reason:
+            raise RankmemError(Code.UNSUPPORTED, str(reason), "rankmem ranks shows the devices") from reason
 
     def _of_rank(
         self,

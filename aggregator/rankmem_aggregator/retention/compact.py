@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.retention.limits import Limits
+from rankmem_aggregator.retention.limits import Limits, check_over
 from rankmem_aggregator.retention.worker import RetentionWorker, stored_sessions
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.store import Store, open_store
@@ -93,29 +93,12 @@ def _opened(path: Path) -> Store:
 def _delete(store: Store, limits: Limits, session_ids: Sequence[str]) -> list[str]:
     gone: list[str] = []
     worker = RetentionWorker(store, limits, deleted=gone.append)
-    _check_over(store, worker, session_ids)
+    check_over(stored_sessions(store), session_ids, now_ns=worker.now_ns(), place=str(store.path))
     for session_id in session_ids:
         worker.begin(session_id)
     while worker.advance():
         pass
     return gone
-
-
-def _check_over(store: Store, worker: RetentionWorker, session_ids: Sequence[str]) -> None:
-    stored = {session.session_id: session for session in stored_sessions(store)}
-    for session_id in session_ids:
-        if session_id not in stored:
-            raise RankmemError(
-                Code.NOT_FOUND,
-                f"no session {session_id} in {store.path}",
-                "give its full id, as rankmem sessions shows it",
-            )
-        if not stored[session_id].is_over(worker.now_ns()):
-            raise RankmemError(
-                Code.CONFLICT,
-                f"session {session_id} may still be running: a rank has not ended, or only just now",
-                "wait ten minutes after its end, or a day if a rank did not report its end",
-            )
 
 
 def _pack(store: Store) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from rankmem_aggregator.config import GIB, AggregatorConfig
+from rankmem_protos.errors import Code, RankmemError
 
 NS_PER_S: Final = 1_000_000_000
 NS_PER_DAY: Final = 86_400 * NS_PER_S
@@ -84,6 +85,36 @@ def sessions_due(
     if not due and limits.size_bytes and used_bytes > limits.size_bytes:
         due |= {session.session_id for session in over[:1]}
     return [session for session in over if session.session_id in due]
+
+
+def check_over(
+    stored: Sequence[StoredSession], session_ids: Sequence[str], *, now_ns: int, place: str
+) -> None:
+    """Raises unless all of these sessions are there and over.
+
+    Args:
+        stored: all sessions.
+        session_ids: to be deleted.
+        now_ns: on the aggregator's clock.
+        place: the database or lake, for messages.
+
+    Raises:
+        RankmemError: NOT_FOUND for an unknown session, CONFLICT for one that may still be running.
+    """
+    known = {session.session_id: session for session in stored}
+    for session_id in session_ids:
+        if session_id not in known:
+            raise RankmemError(
+                Code.NOT_FOUND,
+                f"no session {session_id} in {place}",
+                "give its full id, as rankmem sessions shows it",
+            )
+        if not known[session_id].is_over(now_ns):
+            raise RankmemError(
+                Code.CONFLICT,
+                f"session {session_id} may still be running: a rank has not ended, or only just now",
+                "wait ten minutes after its end, or a day if a rank did not report its end",
+            )
 
 
 def _is_old(session: StoredSession, limits: Limits, now_ns: int) -> bool:

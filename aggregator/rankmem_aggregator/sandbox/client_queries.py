@@ -19,7 +19,7 @@ from rankmem_aggregator.sandbox.catalog import Catalog, read_catalog
 from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.sandbox.statements import check_statement
 from rankmem_aggregator.store.instance import is_invalidating
-from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.store.served import ServedStore
 from rankmem_aggregator.supervision.crashed_statements import StatementGuard
 from rankmem_protos.errors import Code, RankmemError
 
@@ -69,7 +69,9 @@ class _Running:
 class ClientQueries:
     """The statements of all clients of one store."""
 
-    def __init__(self, store: Store, config: AggregatorConfig, guard: StatementGuard | None = None) -> None:
+    def __init__(
+        self, store: ServedStore, config: AggregatorConfig, guard: StatementGuard | None = None
+    ) -> None:
         self._store = store
         self._guard = guard
         self._config = config

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+import uuid
 from concurrent import futures
 from importlib import metadata
 from types import TracebackType
@@ -24,6 +25,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.host_port import is_every_address, split_address
+from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.ingest.counters import WriterCounters
 from rankmem_aggregator.ingest.writer import Writer
 from rankmem_aggregator.sandbox.client_queries import ClientQueries
@@ -42,6 +44,7 @@ from rankmem_aggregator.server.tls import server_credentials
 from rankmem_aggregator.server.tokens import Right, TokenInterceptor, Tokens
 from rankmem_aggregator.server.watch import Condition, Watch, release_memory
 from rankmem_aggregator.store.address import remove_address, write_address
+from rankmem_aggregator.store.served import ServedStore
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_aggregator.supervision.crashed_statements import StatementGuard
 from rankmem_aggregator.supervision.memory_bound import MemoryBound
@@ -49,6 +52,7 @@ from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_p
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
+    from rankmem_aggregator.lake.served import LakeStore
     from rankmem_aggregator.server.metrics import MetricsServer
 
 logger = logging.getLogger(__name__)
@@ -82,7 +86,7 @@ class Aggregator:
     def __init__(
         self,
         config: AggregatorConfig,
-        store: Store,
+        store: Store | LakeStore,
         *,
         guard: StatementGuard | None = None,
         bound: MemoryBound | None = None,
@@ -94,13 +98,13 @@ class Aggregator:
         self._pid = os.getpid() if pid is None else pid
         self.address = ""
         """HOST:PORT with the port that was bound."""
-        self.store = store
+        self.store: ServedStore = store
         self._stop = threading.Event()
         self._closed = False
         self._close_lock = threading.Lock()
         self._failure: BaseException | None = None
         self._queries = ClientQueries(store, config, guard)
-        self._writer = Writer(store, config, free_memory=self._free_memory, died=self._die)
+        self._writer = self._writer_of(store)
         self._collector = CollectorService(
             self._writer, store.facts.database_id, config, self._follow_threads
         )
@@ -135,14 +139,15 @@ class Aggregator:
         self._watch.start()
         if self._metrics is not None:
             self._metrics.start()
-        write_address(
-            self.config.database_path,
-            f"127.0.0.1:{port}" if is_every_address(host) else self.address,
-            tls=self.config.tls_cert is not None,
-            token=self.config.has_tokens,
-            pid=self._pid,
-        )
-        logger.info("serving %s at %s", self.config.database_path, self.address)
+        if not self.config.lake:  # readers of a lake need no aggregator
+            write_address(
+                self.config.database_path,
+                f"127.0.0.1:{port}" if is_every_address(host) else self.address,
+                tls=self.config.tls_cert is not None,
+                token=self.config.has_tokens,
+                pid=self._pid,
+            )
+        logger.info("serving %s at %s", self.store.place, self.address)
 
     def serve(self) -> None:
         """Blocks until :meth:`stop` is called.
@@ -194,7 +199,8 @@ class Aggregator:
         if self._metrics is not None:
             self._metrics.close()
         self.store.close()
-        remove_address(self.config.database_path, self._pid)
+        if not self.config.lake:
+            remove_address(self.config.database_path, self._pid)
         return drained and self._failure is None
 
     def __enter__(self) -> Self:
@@ -204,6 +210,15 @@ class Aggregator:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _writer_of(self, store: Store | LakeStore) -> BatchWriter:
+        if isinstance(store, Store):
+            return Writer(store, self.config, free_memory=self._free_memory, died=self._die)
+        from rankmem_aggregator.lake.writer import LakeWriter
+
+        writer = LakeWriter(store.files, store.lanes, self.config, died=self._die)
+        store.follow(writer.tail.now, writer.refresh)
+        return writer
 
     def _register(self) -> None:
         query = QueryService(
@@ -249,8 +264,8 @@ class Aggregator:
         self._collector.set_overloaded(overload if is_overloaded else "")
         if is_overloaded:
             release_memory()  # new shippers wait for as long as this process looks large
-        waiting = overload if is_overloaded else "other batches are before it in the queue"
-        self._collector.report_busy(condition.reason or waiting)
+        waiting = overload if is_overloaded else self._writer.waits_for
+        self._collector.report_busy(condition.reason or waiting, is_stalled=not condition.is_serving)
         self._collector.end_idle()
         self._writer.maintain()
 
@@ -300,7 +315,7 @@ def open(
     Raises:
         RankmemError: CONFLICT if the database or the port is taken, and what :func:`store.open_store` raises.
     """
-    store = open_store(config)
+    store = _open_lake(config) if config.lake else open_store(config)
     try:
         aggregator = Aggregator(config, store, guard=guard, bound=bound, pid=pid)
     except BaseException:
@@ -312,6 +327,25 @@ def open(
         aggregator.close(0.0)
         raise
     return aggregator
+
+
+def _open_lake(config: AggregatorConfig) -> LakeStore:
+    """Opens a lake to write, if its store can be trusted with that.
+
+    Raises:
+        RankmemError: UNSUPPORTED for a store that overwrites, or without deltalake.
+    """
+    # Loaded only now: deltalake is an extra, and takes a tenth of a second.
+    from rankmem_aggregator.lake.moves import check_store
+    from rankmem_aggregator.lake.served import LakeStore
+
+    store = LakeStore(config)
+    try:
+        check_store(store.files, uuid.uuid4().hex)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _grpc_server(threads: futures.ThreadPoolExecutor, tokens: Tokens, calls_max: int) -> grpc.Server:

@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from rankmem_aggregator.extras import require_extra
 from rankmem_protos.credentials import read_private, read_public
 from rankmem_protos.errors import Code, RankmemError
 
@@ -73,7 +74,7 @@ def make(folder: Path, names: Sequence[str] = (), days: int = DAYS_DEFAULT) -> M
     """
     if not 1 <= days <= DAYS_MAX:
         raise RankmemError(Code.INVALID, f"--days is {days}", f"give 1 to {DAYS_MAX}")
-    _require_cryptography()
+    require_extra("certs", "making certificates", "the machine that makes them alone needs it")
     alternatives = _alternatives([*names, *_own_names(), *ALWAYS_NAMED])
     made: list[Path] = []
     kept: list[Path] = []
@@ -96,17 +97,6 @@ def make(folder: Path, names: Sequence[str] = (), days: int = DAYS_DEFAULT) -> M
             Code.DENIED, f"cannot write to {folder}: {exc.strerror}", "give a folder of your own"
         ) from exc
     return Made(files=tuple(made), kept=tuple(kept))
-
-
-def _require_cryptography() -> None:
-    try:
-        import cryptography  # noqa: F401
-    except ImportError as exc:
-        raise RankmemError(
-            Code.UNSUPPORTED,
-            "certificates are made with the package cryptography, which is not installed",
-            "pip install 'rankmem[certs]', needed only on the machine that makes them",
-        ) from exc
 
 
 def _own_names() -> list[str]:

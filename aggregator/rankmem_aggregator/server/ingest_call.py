@@ -19,8 +19,8 @@ from typing import Final
 
 from rankmem_aggregator.ingest.batch import IncomingBatch, Spool, declared_bytes, decode_batch
 from rankmem_aggregator.ingest.batch_queue import Outcome, Submission
+from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.ingest.sequence import Opening
-from rankmem_aggregator.ingest.writer import Writer
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.protocol import PROTOCOL_VERSION
@@ -52,7 +52,7 @@ class IngestCall:
     def __init__(
         self,
         requests: Iterator[pb.IngestRequest],
-        writer: Writer,
+        writer: BatchWriter,
         decoders: Executor,
         database_id: str,
         name: str,
@@ -63,9 +63,12 @@ class IngestCall:
         self._database_id = database_id
         self._spools: dict[str, Opening] = {}
         self._greeted = False
+        self._wants_receipts = False
+        self._received: set[int] = set()  # numbers of batches that are received and not answered
         self._is_checked = False  # every message of this call has its checksum, both ways
         self._pending = 0  # batches submitted and not yet answered
-        self._waits_since_s: float | None = None  # an unanswered batch; every reply to it resets this
+        self._waits_since_s: float | None = None  # a batch without any reply; one to another resets this
+        self._busy_s = 0.0  # when waiting was last reported
         self._ended = False  # the reading thread is done
         self._last_message_s = time.monotonic()  # the last request, or its answer
         self._lock = threading.Lock()
@@ -168,6 +171,7 @@ class IngestCall:
             )
         self._greeted = True
         self._is_checked = hello.checksums
+        self._wants_receipts = hello.receipts
         unchecked = "" if hello.checksums else ", an older version: its messages have no checksums"
         logger.info("shipper %s of host %s connected%s", hello.shipper_id, hello.host_uid, unchecked)
         welcome = pb.Welcome(protocol_version=PROTOCOL_VERSION, database_id=self._database_id, checksums=True)
@@ -179,7 +183,9 @@ class IngestCall:
                 raise RankmemError(
                     Code.EXHAUSTED, f"{SPOOLS_MAX} spools are open in this call", "start another call"
                 )
-            spool = self._writer.starts.place(Spool.of(message))
+            opened = Spool.of(message)
+            self._writer.look_up(opened)
+            spool = self._writer.starts.place(opened)
             last_sequence = self._last_sequence(spool)
         except RankmemError as exc:
             self._writer.errors.add("ingest", exc.code)
@@ -238,7 +244,12 @@ class IngestCall:
             self._refuse(message, exc)
             self._answered()
             return True
-        submission = Submission(batch=batch, done=self._answer, opening=opening)
+        submission = Submission(
+            batch=batch,
+            done=self._answer,
+            opening=opening,
+            received=self._acknowledge_receipt if self._wants_receipts else None,
+        )
         return self._writer.queue.put(submission, size_bytes)
 
     def _decoded(self, message: pb.Batch, spool: Spool) -> IncomingBatch:
@@ -262,16 +273,38 @@ class IngestCall:
         self._writer.errors.add("ingest", error.code)
         self._replies.put(_refusal(message.spool_id[:SPOOL_ID_SHOWN], message.batch_number, error))
 
-    def report_busy(self, reason: str) -> None:
-        """Reports to the shipper if a batch has waited for seconds, so that it stays. Any thread."""
+    def report_busy(self, reason: str, *, is_stalled: bool = False) -> None:
+        """Reports to the shipper if a batch has waited for seconds, so that it stays. Any thread.
+
+        Args:
+            reason: what for.
+            is_stalled: nothing can be stored, so that batches which are received wait too.
+        """
         now_s = time.monotonic()
         with self._lock:
             since_s = self._waits_since_s
+            if is_stalled and self._pending:
+                since_s = self._busy_s
             unread = self._replies.qsize() > UNREAD_BUSY_MAX
             if since_s is None or now_s - since_s < BUSY_EVERY_S or unread:
                 return
-            self._waits_since_s = now_s
+            self._busy_s = now_s
+            if self._waits_since_s is not None:
+                self._waits_since_s = now_s
         self._replies.put(pb.IngestReply(busy=pb.Busy(reason=reason)))
+
+    def _acknowledge_receipt(self, outcome: Outcome) -> None:
+        """Called by a writer that stores later: never blocks."""
+        received = pb.Received(
+            spool_id=outcome.spool_id,
+            batch_number=outcome.batch_number,
+            last_sequence=outcome.last_sequence,
+        )
+        self._replies.put(pb.IngestReply(received=received))
+        with self._lock:
+            self._received.add(outcome.batch_number)
+            self._last_message_s = time.monotonic()
+            self._waits_since_s = self._last_message_s if self._pending > len(self._received) else None
 
     def _answer(self, outcome: Outcome) -> None:
         """Called by the writer: never blocks."""
@@ -284,13 +317,14 @@ class IngestCall:
                 last_sequence=outcome.last_sequence,
             )
             self._replies.put(pb.IngestReply(ack=ack))
+        self._received.discard(outcome.batch_number)
         self._answered()
 
     def _answered(self) -> None:
         with self._lock:
             self._pending -= 1
             self._last_message_s = time.monotonic()
-            self._waits_since_s = self._last_message_s if self._pending else None
+            self._waits_since_s = self._last_message_s if self._pending > len(self._received) else None
             done = self._ended and self._pending == 0
         if done:
             self._replies.put(None)

@@ -30,8 +30,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from rankmem_aggregator.host_port import split_address
+from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.ingest.counters import Distribution
-from rankmem_aggregator.ingest.writer import Writer
 from rankmem_aggregator.retention.limits import NS_PER_S
 from rankmem_aggregator.server.watch import Condition
 from rankmem_protos.errors import Code, RankmemError
@@ -49,7 +49,7 @@ CLOSE_POLL_S: Final = 0.2
 class MetricSources:
     """Where the figures come from."""
 
-    writer: Writer
+    writer: BatchWriter
     condition: Callable[[], Condition]
     streams_open: Callable[[], int]
     queries_running: Callable[[], int]

@@ -26,14 +26,14 @@ import grpc
 import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.sandbox.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.server.grpc_errors import abort
 from rankmem_aggregator.server.ingest_call import IngestCall
 from rankmem_aggregator.server.peers import CallSlots, cut_after, host_of
 from rankmem_aggregator.server.watch import Condition
 from rankmem_aggregator.store.copy import export_duckdb
-from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.store.served import ServedStore
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.errors import Code, RankmemError
@@ -62,7 +62,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: BatchWriter,
         database_id: str,
         config: AggregatorConfig,
         began: Callable[[], None] = lambda: None,
@@ -116,12 +116,17 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         for call in calls:
             call.stop(_draining())
 
-    def report_busy(self, reason: str) -> None:
-        """Reports to shippers whose batches have waited for seconds why they do. Any thread."""
+    def report_busy(self, reason: str, *, is_stalled: bool) -> None:
+        """Reports to shippers whose batches have waited for seconds why they do. Any thread.
+
+        Args:
+            reason: the reason.
+            is_stalled: nothing can be stored.
+        """
         with self._lock:
             calls = list(self._calls)
         for call in calls:
-            call.report_busy(reason)
+            call.report_busy(reason, is_stalled=is_stalled)
 
     def end_idle(self) -> None:
         """Ends calls that were silent for too long, and cancels those that do not read it. Any thread."""
@@ -178,9 +183,9 @@ class QueryService(query_pb2_grpc.QueryServicer):
 
     def __init__(
         self,
-        store: Store,
+        store: ServedStore,
         queries: ClientQueries,
-        writer: Writer,
+        writer: BatchWriter,
         collector: CollectorService,
         condition: Callable[[], Condition],
     ) -> None:
@@ -248,7 +253,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
         alive = self._writer.liveness.alive()
         return query_pb2.StatusReply(
             database_id=self._store.facts.database_id,
-            database_path=str(self._store.path.absolute()),
+            database_path=self._store.place,
             rankmem_version=metadata.version("rankmem"),
             schema_version=self._store.facts.schema_version,
             batches_committed=counters.batches,

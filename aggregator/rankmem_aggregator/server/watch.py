@@ -16,10 +16,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.ingest.writer import Writer
+from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.machine import resident_bytes
 from rankmem_aggregator.store.disk import DiskLowError
-from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.store.served import ServedStore
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class Watch:
 
     def __init__(
         self,
-        store: Store,
-        writer: Writer,
+        store: ServedStore,
+        writer: BatchWriter,
         changed: Callable[[Condition], None],
         looked: Callable[[Condition], None] = lambda condition: None,
         died: Callable[[BaseException], None] = lambda exc: None,

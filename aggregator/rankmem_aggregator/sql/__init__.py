@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
     import duckdb
 
-Scatter = Literal["hosts", "time", "none"]
-SCATTERS: Final[tuple[Scatter, ...]] = ("hosts", "time", "none")
+Scatter = Literal["hosts", "time", "sums", "none"]
+SCATTERS: Final[tuple[Scatter, ...]] = ("hosts", "time", "sums", "none")
 """hosts: a session's answer is the union of the answers over parts of its hosts. time: it rests on the
-highest sum over ranks, which is the best of those over slices of time. none: one process answers it."""
+highest sum over ranks, which is the best of those over slices of time. sums: it adds up over ranks what
+macros of the first kind answer. none: one process answers it."""
 _WORD: Final = re.compile(r"\w+")
 _NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
 """Comments and texts."""

@@ -170,7 +170,7 @@ ORDER BY rank, device, attempt, step;
 --   rank (count): global rank; NULL for all ranks added up, each at its own peak
 -- Columns:
 --   all columns of the macro module_at_peak
--- Scatter: none
+-- Scatter: sums
 SELECT * FROM module_at_peak($session, of_rank := $rank::INTEGER)
 ORDER BY device_type, string_split(module, '.') NULLS LAST;
 
@@ -247,3 +247,22 @@ ORDER BY group_name, place;
 SELECT * FROM incompleteness
 WHERE session_id = $session
 ORDER BY attempt, rank, since_ns NULLS FIRST, why, what, detail;
+
+-- name: rank_coordinates
+-- Question: Where in the job is each rank: its host, and its parallel coordinates where it reported any?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   attempt, rank: whose
+--   host_name: its host
+--   world_size (count): ranks that the launcher announced; NULL where it announced none
+--   dp, tp, pp, cp, ep: coordinates; NULL where they are not known
+--   is_running: true while the rank has no end
+-- Scatter: hosts
+SELECT
+    r.attempt, r.rank, h.host_name, r.world_size, r.dp, r.tp, r.pp, r.cp, r.ep, s.ended_ns IS NULL AS is_running
+FROM rank_info AS r
+LEFT JOIN host_info AS h ON r.host_uid = h.host_uid
+LEFT JOIN rank_span AS s ON r.session_id = s.session_id AND r.attempt = s.attempt AND r.rank = s.rank
+WHERE r.session_id = $session
+ORDER BY attempt, rank;

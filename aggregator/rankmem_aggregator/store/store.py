@@ -31,6 +31,7 @@ class Store:
 
     def __init__(self, config: AggregatorConfig) -> None:
         self.path = config.database_path
+        self.place = str(config.database_path.absolute())
         self.disk = Disk(config.database_path)
         self.instance = RecoveringInstance(config, self.disk)
         self.facts = self.instance.facts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -37,7 +37,8 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="ENGINE",
-        help="What answers large questions of a lake: processes:N.  [env: RANKMEM_ENGINE]",
+        help="What answers large questions of a lake: processes:N, ray://HOST:PORT or sc://HOST:PORT.  "
+        "[env: RANKMEM_ENGINE]",
     ),
 ]
 RecordDb = Annotated[
@@ -177,12 +178,12 @@ def source(
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
     token_file: Path | None = None,
-    engine: str | None = None,
+    engine: str | Literal[False] | None = False,
 ) -> Target:
     """The target of a verb that only reads: that of :func:`target`, or a lake.
 
     A flag beats the variables; of these RANKMEM_DB counts first, then RANKMEM_LAKE. RANKMEM_ENGINE counts
-    where a lake is read.
+    where a lake is read, unless ``engine`` is False: a verb without one.
 
     Raises:
         RankmemError: as :func:`target`; INVALID for a lake and something else, for an engine without a lake.
@@ -193,7 +194,7 @@ def source(
         raise RankmemError(Code.INVALID, f"{' and '.join(named)} are given", "give one of them")
     if not named and not os.environ.get("RANKMEM_DB"):
         lake = os.environ.get("RANKMEM_LAKE")
-    if not lake and engine is not None:
+    if not lake and engine:
         raise RankmemError(
             Code.INVALID, f"--engine {engine} answers from a lake alone", "give one: --lake URI"
         )
@@ -201,4 +202,6 @@ def source(
         return target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
     from rankmem_aggregator.lake.files import lake_address
 
-    return Target(lake=lake_address(lake), engine=engine or os.environ.get("RANKMEM_ENGINE") or None)
+    if engine is None:
+        engine = os.environ.get("RANKMEM_ENGINE")
+    return Target(lake=lake_address(lake), engine=engine or None)

@@ -34,6 +34,7 @@ def serve_page(
     Raises:
         RankmemError: the target cannot be opened, or the page's address cannot be bound.
     """
+    config.check()  # before what it may lack is imported
     from rankmem_aggregator import logs
     from rankmem_aggregator.page.serving import PageServer
 

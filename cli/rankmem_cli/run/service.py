@@ -55,7 +55,8 @@ def _serve(config: AggregatorConfig, supervisor: Supervisor, page: PageKeeper | 
 
     drain_on_signals(drain, kill)
     _print_note(
-        f"rankmem: listening on {supervisor.address}, writing {config.database_path}; Ctrl-C drains and ends"
+        f"rankmem: listening on {supervisor.address}, writing {config.lake or config.database_path}; "
+        "Ctrl-C drains and ends"
     )
     if supervisor.metrics_address:
         _print_note(f"rankmem: metrics at http://{supervisor.metrics_address}/metrics")

@@ -8,6 +8,7 @@ terminal. The second names are the results' own columns, as declared in the aggr
 from __future__ import annotations
 
 from rankmem_cli.show.table import (
+    NAME_CELLS_MIN,
     Column,
     age,
     count,
@@ -16,6 +17,7 @@ from rankmem_cli.show.table import (
     number,
     offset,
     operator,
+    parts,
     path,
     percent,
     signed_size,
@@ -26,6 +28,7 @@ from rankmem_cli.show.table import (
     utc_day,
     words,
 )
+from rankmem_cli.show.units import safe_text
 
 
 def sessions() -> list[Column]:
@@ -364,3 +367,51 @@ def live(started_ns: int | None) -> list[Column]:
 
 def _hex(address: int | None) -> str:
     return "-" if address is None else f"0x{address:x}"
+
+
+def leaks() -> list[Column]:
+    """Columns of ``rankmem leaks``."""
+    return [
+        text("verdict", "verdict", importance=0),
+        path("line", "line", importance=9),
+        operator("operator", "operator", importance=8),
+        size("per step", "bytes_per_step", importance=7),
+        number("since step", "since_step", importance=5),
+        size("in 10,000 steps", "bytes_ahead", importance=4),
+        size("held", "held_bytes", importance=3),
+        number("on rank", "rank", importance=6),
+        count("ranks", "num_ranks", importance=2),
+        module("module", "module", importance=1),
+    ]
+
+
+def imbalance() -> list[Column]:
+    """Columns of ``rankmem imbalance``."""
+    return [
+        text("what", "what", importance=0),
+        count("ranks", "num_ranks", importance=3),
+        size("peak", "bytes", importance=4),
+        signed_size("beyond peers", "beyond_bytes", importance=9),
+        number("rank", "rank", importance=5),
+        number("against", "peer_rank", importance=6),
+        signed_size("difference", "difference_bytes", importance=7),
+        parts("of which", "parts", importance=8),
+        text("host", "host_name", importance=2),
+    ]
+
+
+def fragmentation() -> list[Column]:
+    """Columns of ``rankmem fragmentation``."""
+    return [
+        Column(header="setting", name="settings", forms=(_settings,), cells_min=NAME_CELLS_MIN, importance=0),
+        size("needs", "needed_bytes", importance=9),
+        signed_size("saves", "saved_bytes", importance=8),
+        size("reserved peak", "reserved_peak_bytes", importance=7),
+        signed_size("reserved", "reserved_change_bytes", importance=6),
+        flag("now", "is_current", importance=5),
+        flag("on devices", "is_measured", importance=4),
+    ]
+
+
+def _settings(settings: str) -> str:
+    return safe_text(settings) if settings else "(default)"

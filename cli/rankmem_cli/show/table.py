@@ -16,6 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
 
+from rankmem_aggregator.insights.imbalance_text import parts_text
 from rankmem_cli.show import units
 from rankmem_protos.clock import distance_ns
 
@@ -71,6 +72,10 @@ def _words(value: list[object] | None) -> str:
     return units.safe_text(", ".join(map(str, value))) if value else units.NOTHING
 
 
+def _parts(value: list[dict[str, Any]]) -> str:
+    return units.safe_text(parts_text([(str(part["group_name"]), part["bytes"]) for part in value]))
+
+
 def _plain(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
@@ -119,6 +124,8 @@ tree = _kind(_safe, cells_min=NAME_CELLS_MIN, importance=0)
 """Indented names; by default never dropped."""
 words = _kind(_words)
 """Short lists of names."""
+parts = _kind(_parts, cells_min=NAME_CELLS_MIN)
+"""The largest parts of a difference, by name, with their signs."""
 size = _kind(units.bytes_text, numeric=True)
 """Bytes, shown in KiB, MiB, GiB."""
 signed_size = _kind(units.growth_text, numeric=True)

@@ -6,7 +6,7 @@ import typer
 
 
 def doctor() -> None:
-    """Check what works on this machine, and build the tap ahead of time."""
+    """Check what works on this machine; build the tap beforehand."""
     from rankmem_agent.tap.doctor import examine
     from rankmem_cli.show.render import show_checks
 

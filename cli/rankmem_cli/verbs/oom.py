@@ -46,7 +46,7 @@ def oom(
     limit: options.Limit = None,
     output: options.Output = Format.TABLE,
 ) -> None:
-    """Show the allocations that failed, and what was alive at the time.
+    """Show the allocations that failed, and what was alive then.
 
     Lists all failures, earliest first: the size requested and the operator, how much memory was free and how
     large the largest free piece was. For the first failure, which usually causes the others, also shows what

@@ -76,7 +76,7 @@ def peak(
     limit: options.Limit = None,
     output: options.Output = Format.TABLE,
 ) -> None:
-    """Show the peak of each rank or group, and exactly when it occurred.
+    """Show the peak of each rank or group, and exactly when.
 
     A peak is the high-water mark of requested bytes; the highest comes first. A group has two figures: what
     it held at the rank's own peak, and the group's own peak.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.retention.limits import Limits
 
 Db = Annotated[
     Path | None,
@@ -50,16 +53,13 @@ def prune(
 
     For a file that an aggregator holds, use the --keep options of rankmem serve.
     """
-    from rankmem_aggregator.config import GIB, target_from_environment
+    from rankmem_aggregator.config import target_from_environment
     from rankmem_aggregator.retention.compact import prune_file
-    from rankmem_aggregator.retention.limits import Limits
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.units import bytes_text
 
-    limits = Limits(
-        days=keep_days or 0.0, sessions=keep_sessions or 0, size_bytes=int((keep_gib or 0.0) * GIB)
-    )
+    limits = limits_of(keep_days, keep_gib, keep_sessions)
     path = db or Path(target_from_environment())
     with show_progress("deleting"):
         done = prune_file(path, limits, session or (), pack=pack)
@@ -70,3 +70,11 @@ def prune(
         f"{f', of which {done.num_running} may still be running' if done.num_running else ''}; {path}: "
         f"{bytes_text(done.bytes_before)}, now {bytes_text(done.bytes_after)}"
     )
+
+
+def limits_of(keep_days: float | None, keep_gib: float | None, keep_sessions: int | None) -> Limits:
+    """What the options say is kept."""
+    from rankmem_aggregator.config import GIB
+    from rankmem_aggregator.retention.limits import Limits
+
+    return Limits(days=keep_days or 0.0, sessions=keep_sessions or 0, size_bytes=int((keep_gib or 0.0) * GIB))

@@ -18,7 +18,7 @@ def ranks(
     session: options.Session = None,
     output: options.Output = Format.TABLE,
 ) -> None:
-    """Show where each rank ran and whether its recording is complete."""
+    """Show where each rank ran, and if its recording is complete."""
     from rankmem_cli.show import columns
     from rankmem_cli.show.one_question import answer
 

@@ -12,7 +12,7 @@ from rankmem_aggregator.options import Option, options_of
 
 
 def serve(**given: Any) -> None:
-    """Run an aggregator: store what shippers send and answer queries.
+    """Run an aggregator: store what shippers send, answer queries.
 
     The first signal drains, the second stops. It runs in a process of its own, which is restarted when it
     dies; a statement that ended it is refused from then on.

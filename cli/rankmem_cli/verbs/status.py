@@ -18,7 +18,7 @@ def status(
     session: options.Session = None,
     output: options.Output = Format.TABLE,
 ) -> None:
-    """Show each rank's lag and losses now, and the aggregator's state."""
+    """Show each rank's lag and losses, and the aggregator's state."""
     from rankmem_agent.spool.folder import session_dirs_here
     from rankmem_cli.show import columns
     from rankmem_cli.show.completeness import show_answer

@@ -45,7 +45,7 @@ def top(
     once: Once = False,
     output: options.Output = Format.TABLE,
 ) -> None:
-    """Watch all ranks live: the memory each holds, and its headroom."""
+    """Watch all ranks live: the memory each holds, its headroom."""
     import sys
 
     from rankmem_cli.show import columns

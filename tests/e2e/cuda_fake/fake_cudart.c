@@ -1,6 +1,7 @@
 /* A CUDA runtime without a GPU, enough for PyTorch's real caching allocator (libc10_cuda.so) to run on it.
  *
- * Two devices of FAKE_DEVICE_BYTES; addresses are handed out and never touched. Events are "not ready" until
+ * Two devices of FAKE_DEVICE_BYTES, or of as many bytes as the environment's FAKE_DEVICE_BYTES says; addresses are
+ * handed out and never touched, also those that the driver would reserve and map for expandable segments. Events are "not ready" until
  * fake_set_ready(1), so that blocks used on another stream stay awaiting their free. Everything else succeeds.
  * Built as libcudart.so.12 or .13 with a version script of that name (the wheels ask for versioned symbols).
  */
@@ -8,6 +9,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -25,6 +27,11 @@ static uint64_t used_bytes[2];
 static struct { uint64_t address, bytes; int device; } held[ALLOCATIONS_MAX];
 static int held_count;
 
+static uint64_t device_bytes(void) {
+  const char* text = getenv("FAKE_DEVICE_BYTES");
+  return text != NULL ? strtoull(text, NULL, 10) : FAKE_DEVICE_BYTES;
+}
+
 EXPORT void fake_set_ready(int value) { atomic_store(&ready, value); }
 
 EXPORT int cudaGetDeviceCount(int* count) { *count = 2; return SUCCESS; }
@@ -34,7 +41,7 @@ EXPORT int cudaSetDevice(int device) { current_device = device; return SUCCESS; 
 EXPORT int cudaMalloc(void** out, size_t bytes) {
   int result = MEMORY_ALLOCATION;
   pthread_mutex_lock(&lock);
-  if (held_count < ALLOCATIONS_MAX && used_bytes[current_device] + bytes <= FAKE_DEVICE_BYTES) {
+  if (held_count < ALLOCATIONS_MAX && used_bytes[current_device] + bytes <= device_bytes()) {
     held[held_count].address = next_address;
     held[held_count].bytes = bytes;
     held[held_count++].device = current_device;
@@ -61,8 +68,8 @@ EXPORT int cudaFree(void* pointer) {
 }
 
 EXPORT int cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = FAKE_DEVICE_BYTES - used_bytes[current_device];
-  *total_bytes = FAKE_DEVICE_BYTES;
+  *free_bytes = device_bytes() - used_bytes[current_device];
+  *total_bytes = device_bytes();
   return SUCCESS;
 }
 
@@ -78,13 +85,65 @@ EXPORT int cudaEventQuery(void* event) { (void)event; return atomic_load(&ready)
 EXPORT int cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { *least = 0; *greatest = -1; return SUCCESS; }
 EXPORT int cudaStreamIsCapturing(void* stream, int* status) { (void)stream; *status = 0; return SUCCESS; }
 EXPORT int cudaStreamGetCaptureInfo(void* stream, int* status) { (void)stream; *status = 0; return SUCCESS; }
+/* The driver's virtual memory, as expandable segments use it. A handle is the bytes behind it and their device. */
+struct memory { uint64_t bytes; int device; };
+static int succeed(void) { return SUCCESS; }
+static int attribute(int* value, int which, int device) { (void)which; (void)device; *value = 0; return SUCCESS; }
+static int reserve(uint64_t* address, size_t bytes, size_t align, uint64_t wanted, unsigned long long flags) {
+  (void)align; (void)wanted; (void)flags;
+  pthread_mutex_lock(&lock);
+  *address = next_address;
+  next_address += (bytes + GRANULARITY) / GRANULARITY * GRANULARITY;
+  pthread_mutex_unlock(&lock);
+  return SUCCESS;
+}
+static int create(struct memory** handle, size_t bytes, const int* properties, unsigned long long flags) {
+  (void)flags;
+  const int device = properties[3];  /* CUmemAllocationProp: type, handle types, location (type, id) */
+  int result = MEMORY_ALLOCATION;
+  pthread_mutex_lock(&lock);
+  if (used_bytes[device] + bytes <= device_bytes()) {
+    *handle = malloc(sizeof(struct memory));
+    **handle = (struct memory){bytes, device};
+    used_bytes[device] += bytes;
+    result = SUCCESS;
+  }
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+static int release(struct memory* handle) {
+  pthread_mutex_lock(&lock);
+  used_bytes[handle->device] -= handle->bytes;
+  pthread_mutex_unlock(&lock);
+  free(handle);
+  return SUCCESS;
+}
+static int granularity(size_t* bytes, const void* properties, int option) {
+  (void)properties; (void)option;
+  *bytes = GRANULARITY;
+  return SUCCESS;
+}
 EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                             unsigned long long flags, int* status) {
-  (void)name; (void)version; (void)flags;
-  *function = NULL;
-  if (status != NULL) *status = 1;
-  return NOT_SUPPORTED;
+  (void)version; (void)flags;
+  if (status != NULL) *status = 0;
+  *function = (void*)succeed;
+  if (strcmp(name, "cuDeviceGetAttribute") == 0) *function = (void*)attribute;
+  if (strcmp(name, "cuMemAddressReserve") == 0) *function = (void*)reserve;
+  if (strcmp(name, "cuMemCreate") == 0) *function = (void*)create;
+  if (strcmp(name, "cuMemRelease") == 0) *function = (void*)release;
+  if (strcmp(name, "cuMemGetAllocationGranularity") == 0) *function = (void*)granularity;
+  return SUCCESS;
 }
+/* cudaDeviceProp: name[256], uuid[16], luid[8], a mask of 4 bytes and, after padding, totalGlobalMem. */
+static int properties(char* found, int device) {
+  (void)device;
+  const uint64_t bytes = device_bytes();
+  memcpy(found + 288, &bytes, sizeof(bytes));
+  return SUCCESS;
+}
+EXPORT int cudaGetDeviceProperties(void* found, int device) { return properties(found, device); }
+EXPORT int cudaGetDeviceProperties_v2(void* found, int device) { return properties(found, device); }
 EXPORT int cudaDriverGetVersion(int* version) { *version = 13000; return SUCCESS; }
 EXPORT const char* cudaGetErrorString(int error) { return error == SUCCESS ? "no error" : "fake error"; }
 EXPORT const char* cudaGetErrorName(int error) { return error == SUCCESS ? "cudaSuccess" : "cudaFake"; }
@@ -102,8 +161,6 @@ SUCCEEDS(cudaEventElapsedTime)
 SUCCEEDS(cudaEventRecord)
 SUCCEEDS(cudaEventSynchronize)
 SUCCEEDS(cudaFreeAsync)
-SUCCEEDS(cudaGetDeviceProperties)
-SUCCEEDS(cudaGetDeviceProperties_v2)
 SUCCEEDS(cudaGraphNodeGetDependencies)
 SUCCEEDS(cudaIpcCloseMemHandle)
 SUCCEEDS(cudaIpcGetMemHandle)

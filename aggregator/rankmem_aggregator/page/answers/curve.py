@@ -48,6 +48,9 @@ class CurveAsked:
     attempt: int | None = parameter(RANK, "which start of the workers", default=None)
     device: str | None = parameter(DEVICE, "device type and index", default=None)
     figures: tuple[str, ...] = parameter(choices(FIGURES), "which, with commas between", default=FIGURES)
+    since_ns: int | None = parameter(
+        TIME, "rows from this instant on alone, where that can be told", name="since", default=None
+    )
 
 
 def curve(reading: Reading, asked: CurveAsked) -> pa.Table:
@@ -56,18 +59,34 @@ def curve(reading: Reading, asked: CurveAsked) -> pa.Table:
     Columns: time_ns (since the session's start), seq (of the event, or of the highest requested bytes), each
     figure that is known (bytes: after the event, or the highest) and with ``_low`` the lowest where a row is
     no single event. Of events also action, size_bytes, address.
+    Facts: since_ns, where the first row is the first that begins then or later; NULL: they are all.
     """
     check_range(asked.from_ns, asked.until_ns)
     track = reading.track(asked.rank, asked.attempt, asked.device)
     origin_ns = reading.session.origin_ns
     columns = columns_of(reading, track, asked.from_ns + origin_ns, asked.until_ns + origin_ns, asked.px)
-    found = rows_of(reading, columns, asked.figures)
+    found = pa.table(rows_of(reading, columns, asked.figures))
+    since_ns = _begin_of(asked, columns)
+    if since_ns is not None:
+        is_new = columns.time_ns - origin_ns >= since_ns
+        found = found.slice(int(np.argmax(is_new)) if is_new.any() else len(is_new))
     return reading.answer(
-        pa.table(found),
+        found,
         exact=columns.drawn != "highest",
         source=columns.source,
+        since_ns=since_ns,
         **facts_of_columns(reading, track, columns),
     )
+
+
+def _begin_of(asked: CurveAsked, columns: Columns) -> int | None:
+    """The instant from which on rows are sent; None for all: a row of buckets may begin with an older one."""
+    if asked.since_ns is None or columns.drawn == "highest":
+        return None
+    if columns.drawn == "events":
+        return asked.since_ns
+    width_ns = (asked.until_ns - asked.from_ns) // asked.px + 1
+    return asked.from_ns + max(0, asked.since_ns - asked.from_ns) // width_ns * width_ns
 
 
 def rows_of(reading: Reading, columns: Columns, figures: tuple[str, ...]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from rankmem_aggregator.page.rank_matrix import (
 )
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_protos.bounds import NUMBER_MAX
 
 BINS_MAX: Final = 1024
 ROWS_MAX: Final = 2048
@@ -45,6 +46,7 @@ STEPS_MAX: Final = 200
 FIGURES: Final = ("requested", "allocated", "active", "reserved")
 MODES: Final = ("abs", "median", "headroom")
 ORDERS: Final = ("rank", "peak", "host", *COORDINATES)
+SCALE: Final = integer(-NUMBER_MAX // 2, NUMBER_MAX // 2)
 LAST: Final = "￿"
 """Sorts behind every name: ranks of which the group is not known."""
 
@@ -66,6 +68,14 @@ class HeatAsked:
     order: str = parameter(choice(ORDERS), "order of the rows", default="rank")
     limit_bytes: int | None = parameter(BYTES, "marks the cells above", default=None)
     steps_of: int | None = parameter(RANK, "whose steps are listed", default=None)
+    since_ns: int | None = parameter(
+        TIME,
+        "cells from this instant on alone, if the scale is still low_bytes to high_bytes",
+        name="since",
+        default=None,
+    )
+    low_bytes: int | None = parameter(SCALE, "lowest of the scale of the cells that are known", default=None)
+    high_bytes: int | None = parameter(SCALE, "highest of it", default=None)
 
 
 def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
@@ -73,11 +83,12 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
 
     Columns: ranks (list: those of the row), top_rank (which of them stood furthest out in the range),
     top_bytes (by how many: the value of the row that matters most; NULL where nothing is known), group (of
-    the order; NULL where not known), cells (uint8, one an interval), above (bits, the lowest first: the
-    highest of the row is over limit_bytes; NULL without one), restarts (list of intervals in which a later
-    attempt begins), gaps (list: first and last interval of each gap). Facts: bins, mode, figure, low_bytes,
-    high_bytes and root (how a cell is read, see :func:`quantised`), num_ranks, steps (list of [step,
-    time_ns]), steps_of, gaps_cut (there are more than GAPS_MAX gaps: these are those of the lowest ranks).
+    the order; NULL where not known), cells (uint8, one an interval from first_bin on), above (bits, the
+    lowest first: the highest of the row is over limit_bytes; NULL without one), restarts (list of intervals
+    in which a later attempt begins), gaps (list: first and last interval of each gap). Facts: bins, first_bin
+    (a multiple of 8), mode, figure, low_bytes, high_bytes and root (how a cell is read, see
+    :func:`quantised`), num_ranks, steps (list of [step, time_ns]), steps_of, gaps_cut (there are more than
+    GAPS_MAX gaps: these are those of the lowest ranks).
     """
     check_range(asked.from_ns, asked.until_ns)
     places = Places.of(reading)
@@ -94,6 +105,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
     begins = row_begins(len(order), asked.rows)
     pooled = pooled_rows(values[order], known[order], begins, asked.mode)
     cells, low, high = quantised(*pooled, asked.mode)
+    first_bin = _first_bin(asked, bins, low, high)
     steps, steps_of = _steps(reading, asked, bins)
     ranks = matrix.ranks[order]
     gaps, gaps_cut = _gaps(reading, places, bins, ranks, begins)
@@ -103,8 +115,8 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
             "top_rank": pa.array(_top_ranks(furthest[order], ranks, begins), pa.int32()),
             "top_bytes": pa.array(_furthest(*pooled, asked.mode), pa.int64()),
             "group": pa.array([groups[begin] for begin in begins], pa.string()),
-            "cells": _fixed(cells),
-            "above": _above(matrix, order, begins, asked),
+            "cells": _fixed(cells[:, first_bin:]),
+            "above": _above(matrix, order, begins, asked, first_bin),
             "restarts": _lists(_restarts(places, bins, ranks, begins)),
             "gaps": _lists(gaps),
         }
@@ -114,6 +126,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
         exact=matrix.exact,
         source=matrix.source,
         bins=bins.count,
+        first_bin=first_bin,
         mode=asked.mode,
         figure=asked.figure,
         low_bytes=low,
@@ -234,10 +247,20 @@ def _furthest(values: Integers, known: npt.NDArray[np.bool_], mode: str) -> list
     ]
 
 
-def _above(matrix: RankMatrix, order: Integers, begins: Integers, asked: HeatAsked) -> pa.Array:
+def _first_bin(asked: HeatAsked, bins: Bins, low: int, high: int) -> int:
+    """The first interval whose cells are sent: they may be joined with those before of the same scale."""
+    if asked.since_ns is None or (asked.low_bytes, asked.high_bytes) != (low, high):
+        return 0
+    (place,) = bins.place(np.array([asked.since_ns - asked.from_ns + bins.from_ns], np.int64)).tolist()
+    return int(max(0, min(place, bins.count - 1)) // 8 * 8)  # where a byte of bits begins
+
+
+def _above(
+    matrix: RankMatrix, order: Integers, begins: Integers, asked: HeatAsked, first_bin: int
+) -> pa.Array:
     if asked.limit_bytes is None or asked.mode == "headroom" or not len(begins):
         return pa.nulls(len(begins), pa.list_(pa.uint8()))
-    highest = np.maximum.reduceat(matrix.cells[order], begins, axis=0)
+    highest = np.maximum.reduceat(matrix.cells[order, first_bin:], begins, axis=0)
     return _fixed(np.packbits(highest > asked.limit_bytes, axis=1, bitorder="little"))
 
 

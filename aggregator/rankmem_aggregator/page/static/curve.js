@@ -15,7 +15,7 @@ export class CurvePlot {
   // range(), limits(): ns; hover(time, x, y), leave(), pick(time, x, y). Where what is below is no time, `isTimed` is false:
   // gestures do not change the range then, and marks are not drawn.
   constructor(parent, { height, label, range, limits, hover, leave, pick, isTimed = true }) {
-    Object.assign(this, { isTimed, lines: [], areas: null, marks: [], life: null, band: null, cross: null, from: 0, to: 1, highest: 1, range });
+    Object.assign(this, { isTimed, isSet: false, lines: [], areas: null, marks: [], life: null, band: null, cross: null, from: 0, to: 1, highest: 1, range });
     this.surface = new Surface(parent, { height, label, paint: (g) => this.paint(g) });
     (isTimed ? timeGestures : hoverAlone)(this.surface, {
       box: () => this.box,
@@ -44,7 +44,7 @@ export class CurvePlot {
   // {times, layers: [{name, colour, values}]} or null. Times ascend, in ns; null is where nothing is known. `ends` is
   // when the process ended, or null; `events` {times, actions}, which are ticked where there is room, or null.
   set({ lines, areas = null, from, to, ends = null, events = null }) {
-    Object.assign(this, { lines, areas: areas && stacked(areas), from, to, ends, events });
+    Object.assign(this, { isSet: true, lines, areas: areas && stacked(areas), from, to, ends, events });
     this.highest = Math.max(1, ...lines.map((line) => highestOf(line.values)), areas ? highestOf(this.areas.top) : 0);
     this.surface.draw();
   }
@@ -75,6 +75,7 @@ export class CurvePlot {
   }
 
   paint(g) {
+    if (!this.isSet) return; // no axis of nothing
     const box = this.box;
     const high = this.highest * ROOM_ABOVE;
     drawByteAxis(g, box, 0, high);

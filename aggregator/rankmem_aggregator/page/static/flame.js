@@ -10,13 +10,14 @@ const ROW = 18;
 const LEAST_PX = 0.5;
 const TEXT_LEAST_PX = 24;
 const SHADES = 24;
+const OUTLINE_PX = 2;
 const colours = new Map();
 
 export class FlameGraph {
   // upward: the root is at the bottom; hover(node, x, y), leave(), pick(node, event), menu(node, event): of a box;
   // colours(node): [fill, text] of a box, where they are not those of its name.
   constructor(parent, { label, upward = false, hover, leave, pick, menu, colours: given = null }) {
-    Object.assign(this, { given, upward, focus: 0, hits: null, painted: [], tree: laidOut({ parent: [], kind: [], name: [], bytes: [], blocks: [] }) });
+    Object.assign(this, { given, upward, focus: 0, hits: null, path: new Set(), painted: [], tree: laidOut({ parent: [], kind: [], name: [], bytes: [], blocks: [] }) });
     this.surface = new Surface(parent, { height: ROW, label, paint: (g, width, height) => this.paint(g, width, height) });
     const { canvas } = this.surface;
     const at = (event) => this.nodeAt(event.offsetX, event.offsetY);
@@ -40,6 +41,7 @@ export class FlameGraph {
   set(nodes) {
     this.tree = laidOut(nodes);
     this.hits = null;
+    this.path = new Set();
     this.cursor = 0;
     this.zoom(0);
   }
@@ -51,6 +53,12 @@ export class FlameGraph {
     for (let i = this.focus; i < (this.tree.end[this.focus] ?? 0); i += 1) deepest = Math.max(deepest, this.tree.depth[i]);
     const rows = deepest - (this.tree.depth[this.focus] ?? 0) + 1;
     this.surface.setHeight(Math.max(1, rows) * ROW);
+  }
+
+  // Outlines these nodes.
+  outline(nodes) {
+    this.path = new Set(nodes);
+    this.surface.draw();
   }
 
   // Marks the nodes that fit; null: none is marked. Returns the bytes of the outermost of them.
@@ -98,6 +106,12 @@ export class FlameGraph {
     if (i === this.cursor && i !== this.focus) {
       g.strokeStyle = ink("ink");
       g.strokeRect(x + 0.5, y + 0.5, Math.max(wide - 2, 1), ROW - 2);
+    }
+    if (this.path.has(i)) {
+      g.strokeStyle = ink("sel");
+      g.lineWidth = OUTLINE_PX;
+      g.strokeRect(x + OUTLINE_PX / 2, y + OUTLINE_PX / 2, Math.max(wide - 1 - OUTLINE_PX, 1), ROW - 1 - OUTLINE_PX);
+      g.lineWidth = 1;
     }
     if (wide >= TEXT_LEAST_PX) {
       g.fillStyle = this.hits?.[i] ? ink("card") : text;

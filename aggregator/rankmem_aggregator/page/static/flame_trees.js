@@ -31,6 +31,35 @@ export function pathOf(tree, node) {
   return names;
 }
 
+// The nodes down a path of names from the root's children on; what is pooled there ends it. Empty where the tree has no
+// such path.
+export function nodesOf(tree, path) {
+  const found = [];
+  for (const name of path) {
+    const above = found.at(-1) ?? 0;
+    let next = -1;
+    for (let i = above + 1; i < tree.end[above]; i = tree.end[i]) {
+      if (tree.name[i] === name && tree.kind[i] !== "others") next = i;
+      else if (tree.kind[i] === "others" && next < 0) next = i;
+    }
+    if (next < 0) return [];
+    found.push(next);
+    if (tree.kind[next] === "others") break;
+  }
+  return found;
+}
+
+// A path without its recursion, as merged() of page/flame_tree.py.
+export function mergedPath(path, recursion) {
+  const found = [];
+  for (const name of path) {
+    const before = recursion === "all" ? found.indexOf(name) : recursion === "direct" && found.at(-1) === name ? found.length - 1 : -1;
+    if (before >= 0) found.length = before + 1;
+    else found.push(name);
+  }
+  return found;
+}
+
 // The nodes with a name that are below no other one: their bytes together are those of the name.
 export function outermost(tree, fits) {
   const found = [];

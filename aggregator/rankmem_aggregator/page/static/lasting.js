@@ -17,6 +17,16 @@ export function lasts(asked, before, now, after, newNs) {
   return now.every((question) => isBefore(question, newNs, before.peak !== null && before.peak === after.peak));
 }
 
+// Whether the questions are those that were asked before, in intervals as long, of a range that may have grown at its end.
+export function goOn(asked, now) {
+  const text = (questions) => JSON.stringify(questions.map(([path, parameters]) => [path, { ...parameters, to: 0, bins: 0, px: 0 }, widthOf(parameters)]));
+  return Array.isArray(asked) && Array.isArray(now) && text(asked) === text(now);
+}
+
+function widthOf({ from, to, bins, px }) {
+  return (to - from + 1) / (bins ?? px ?? 1);
+}
+
 function isBefore([path, parameters], newNs, isSamePeak) {
   const route = path.split("/").slice(2).join("/");
   if (RANGES.has(route)) return Number.isFinite(parameters.to) && parameters.to < newNs;

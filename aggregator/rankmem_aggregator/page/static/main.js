@@ -17,9 +17,11 @@ import * as session from "./session.js";
 import * as state from "./state.js";
 import * as theme from "./theme.js";
 import * as tip from "./tip.js";
-import { setStyle } from "./units.js";
+import { setStyle, STYLES } from "./units.js";
 import { FIRST, VIEWS } from "./views/index.js";
 
+const VERSION = "1"; // of links
+const REST_MS = 3000; // after the first view
 const root = document.getElementById("view");
 let unmount = null;
 let loading = null;
@@ -40,14 +42,17 @@ async function show() {
   const view = viewOfState();
   try {
     if (!view) throw new api.Refusal({ message: `there is no view ${state.get("view")}`, hint: VIEWS.map((each) => each.name).join(", ") });
+    const module = load(view); // while the session is asked for
+    module.catch(() => {}); // it is awaited below
     if (view.needsJob && (await session.load(mine.signal)) === null) {
       root.append(el("p", { class: "message" }, "There is no session yet. Record one: rankmem run --db FILE -- COMMAND"));
       return;
     }
+    const { mount } = await module;
     if (mine.signal.aborted) return;
     drawHead();
     if (!kept.isFile()) live.start(session.job()?.id ?? null);
-    unmount = view.mount(root);
+    unmount = mount(root);
     document.title = titleOf(view);
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -55,6 +60,16 @@ async function show() {
     fail(error);
   } finally {
     if (loading === mine) document.body.dataset.ready = "true";
+  }
+}
+
+// The module of a view. A browser may remember that it did not get one.
+async function load(view) {
+  try {
+    return await view.load();
+  } catch {
+    const message = `the page's server did not give the view ${view.title}`;
+    throw new api.Refusal({ code: "unavailable", message, hint: "see that rankmem page runs, and load this page again" });
   }
 }
 
@@ -136,10 +151,23 @@ function fileText({ written, holds, missing, rankmem }) {
   return `A page in one file, written ${written.slice(0, 10)} by rankmem ${rankmem}. It holds ${holds}.${lacks}`;
 }
 
+// Takes over what belongs to the whole page; what is not understood of it stands above the view, as a panel's in the panel.
+function readFrame() {
+  const misread = new Map();
+  state.collecting(misread, () => {
+    setStyle(state.choice("style", STYLES));
+    state.read("v", (text) => (text === VERSION ? text : null), `the link is read as one of version ${VERSION}`);
+    marks.all();
+  });
+  const place = document.getElementById("misread");
+  place.hidden = !misread.size;
+  place.textContent = [...misread.values()].join(" ");
+}
+
 // The view is built anew for another view, session or style; its panels follow all else by themselves.
 function follow(changed) {
-  if (changed.has("style")) setStyle(state.get("style"));
-  if (["view", "s", "style"].some((key) => changed.has(key))) show();
+  if (["style", "v", "marks"].some((key) => changed.has(key))) readFrame();
+  if (["view", "s", "style", "v"].some((key) => changed.has(key))) show();
   else drawHead();
 }
 keys.bind("?", "this list", keys.showKeys);
@@ -162,9 +190,11 @@ async function begin() {
     if (!refused && wanted) editor.keep(wanted);
   }
   state.readLink();
-  setStyle(state.get("style"));
+  readFrame();
   await show();
   state.listen(follow);
+  // The other views are at hand when they are chosen, also where the server is gone by then.
+  setTimeout(() => VIEWS.forEach((view) => load(view).catch(() => {})), REST_MS);
 }
 
 // For tests and for the console of a browser.

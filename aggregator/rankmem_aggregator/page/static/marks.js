@@ -1,4 +1,4 @@
-// Marks: ranges and instants that the user names. They are in the link, as NAME@FROM-TO or NAME@TIME, and drawn on every
+// Marks: ranges and instants that the user names. They are in the link, as NAME@FROM~TO or NAME@TIME, and drawn on every
 // diagram with an axis of time.
 
 import { announce, button, el } from "./dom.js";
@@ -14,9 +14,10 @@ const NAME_MAX = 40;
 
 // The marks of the state: [{name, from, to}]; an instant has to = from.
 export function all() {
-  return (state.get("marks") ?? "")
-    .split(";")
-    .map((text) => /^(.+)@(-?\d+)(?:~(-?\d+))?$/.exec(text))
+  const parts = (state.get("marks") ?? "").split(";").map((text) => /^(.+)@(-?\d{1,16})(?:~(-?\d{1,16}))?$/.exec(text));
+  const isWhole = parts.every(Boolean) && parts.length <= MARKS_MAX;
+  state.read("marks", () => isWhole || null, `marks are shown that are NAME@FROM~TO or NAME@TIME, ${MARKS_MAX} at most`);
+  return parts
     .filter(Boolean)
     .slice(0, MARKS_MAX)
     .map(([, name, from, to]) => ({ name: decoded(name), from: Number(from), to: Number(to ?? from) }));

@@ -4,7 +4,7 @@
 import * as api from "./api.js";
 import { announce, button, copyText, el } from "./dom.js";
 import { keepFocus, refill } from "./focus.js";
-import { basis, lasts } from "./lasting.js";
+import { basis, goOn, lasts } from "./lasting.js";
 import * as save from "./save.js";
 import * as session from "./session.js";
 import * as sqlText from "./sql_text.js";
@@ -15,6 +15,9 @@ import * as units from "./units.js";
 const TABLE_ROWS_MAX = 500;
 const REST_MS = 120;
 const panels = new Map();
+
+// What show() returns where it cannot join the new part of an answer with what it has: all is asked for.
+export const ASK_ALL = Symbol("ask all");
 
 // What a panel has painted: its arrays, for tests and for exports.
 export function drawn(id) {
@@ -32,9 +35,10 @@ export function allPanels() {
 export class Panel {
   // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask (and
   // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
-  // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas.
-  constructor(parent, { id, title, reads, asks, show, empty = "", table = null, class: extra = "" }) {
-    Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table });
+  // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas;
+  // newer(question, since): the question for what is new from then on in a running session, where show() can join it.
+  constructor(parent, { id, title, reads, asks, show, empty = "", table = null, newer = null, class: extra = "" }) {
+    Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table, newer });
     this.drawn = null;
     this.answers = [];
     this.heading = el("h2", { id: `${id}-title` }, title);
@@ -84,14 +88,15 @@ export class Panel {
     else this.later = setTimeout(() => this.refresh(), due);
   }
 
-  // Asks its questions; what came in the meantime for an older state is dropped.
-  async refresh() {
+  // Asks its questions; what came in the meantime for an older state is dropped. `since`: nothing that is new is earlier.
+  async refresh(since = null) {
     clearTimeout(this.later);
     this.later = null;
     this.askedMs = performance.now();
     this.waiting?.abort();
     const waiting = (this.waiting = new AbortController());
     const misread = new Map();
+    const before = this.drawn !== null && this.message.hidden ? this.asked : null;
     const asked = (this.asked = state.collecting(misread, () => this.asks()));
     this.basis = basisNow();
     this.tellMisread(misread);
@@ -102,17 +107,24 @@ export class Panel {
     }
     this.element.setAttribute("aria-busy", "true");
     try {
-      const answers = await Promise.all(asked.map(([path, parameters, options]) => api.ask(path, parameters, waiting.signal, options)));
+      this.isPart = this.newer !== null && Number.isFinite(since) && goOn(before, asked);
+      const questions = this.isPart ? asked.map((question) => this.newer(question, since)) : asked;
+      const answers = await Promise.all(questions.map(([path, parameters, options]) => api.ask(path, parameters, waiting.signal, options)));
       if (waiting.signal.aborted) return;
       this.answers = answers;
       if (this.empty && !answers[0].length) {
         this.say(this.empty);
       } else {
+        let shown;
         keepFocus(this.element, () => {
           this.message.hidden = true;
           this.body.hidden = false;
-          state.collecting(misread, () => this.show(...answers));
+          shown = state.collecting(misread, () => this.show(...answers));
         });
+        if (shown === ASK_ALL) {
+          await this.refresh();
+          return;
+        }
         this.tellMisread(misread);
         if (!this.table && this.body.querySelector("canvas")) {
           this.table = () => rowsOf(this.answers[0]);
@@ -134,7 +146,7 @@ export class Panel {
   async follow(newNs) {
     const isShown = this.drawn !== null && this.message.hidden;
     if (isShown && lasts(this.asked, this.basis, this.asks(), basisNow(), newNs)) return;
-    await this.refresh();
+    await this.refresh(newNs);
   }
 
   // A text in place of the panel's body.

@@ -1,9 +1,14 @@
-// The one block that is picked: its life, for the panels that mark it though they do not list it. Asked once for all.
+// The one block that is picked: its life and its stack, for the panels that mark it though they do not list it. Asked
+// once for all.
 
 import * as api from "./api.js";
 import { picks } from "./selection.js";
 import * as session from "./session.js";
 import * as units from "./units.js";
+
+// Of blocks without a path, as in page/answers/flame.py.
+const OLDER = "before the recording";
+const WITHOUT = { line: "no stack recorded", module: "no module", operator: "no operator" };
 
 let kept = { key: "", row: null };
 
@@ -35,4 +40,26 @@ async function ask(chosen, block) {
 export function lifeOf(row) {
   if (!row) return null;
   return { block: row.allocation_id, from: row.preexisting ? null : row.allocated_ns, to: row.freed_ns, text: `block ${row.allocation_id}: ${units.bytes(row.size_bytes)}` };
+}
+
+// Where the picked block is in a flame graph by line, module or operator: names from the outermost inwards; null where
+// none is picked.
+export async function pickedPath(by) {
+  const row = await pickedRow();
+  if (!row) return null;
+  const none = [row.preexisting ? OLDER : WITHOUT[by]];
+  if (by !== "line") return (row[by] ?? null) === null ? none : by === "module" ? row.module.split(".") : [row.operator];
+  const stack = row.forward_stack_id ?? row.stack_id;
+  if (stack === null) return none;
+  try {
+    const frames = (await api.ask(session.of("stack"), { stack_id: stack })).rows();
+    return frames.length ? frames.map(frameText).reverse() : none;
+  } catch {
+    return null; // as in ask()
+  }
+}
+
+// A row of /stack as the flame graph has it.
+export function frameText({ file_path: path, line_number: line, function: name }) {
+  return line ? `${path}:${line} ${name}` : name;
 }

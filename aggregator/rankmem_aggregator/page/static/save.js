@@ -68,9 +68,10 @@ function rows(panel) {
     if (!path) return [];
     const short = path.split("/").pop();
     const what = asked.length > 1 ? `${short}: ` : "";
+    const whole = () => (panel.isPart ? api.ask(path, parameters, undefined, options) : answer);
     const of = (kind) => async () => ({ name: `${short}.${kind}`, body: await api.exported(kind, path, parameters, options) });
     const made = [
-      ["CSV", `${what}rows for a spreadsheet, which runs no text of them as a formula`, () => ({ name: `${short}.csv`, body: csvOf(answer), type: "text/csv" })],
+      ["CSV", `${what}rows for a spreadsheet, which runs no text of them as a formula`, async () => ({ name: `${short}.csv`, body: csvOf(await whole()), type: "text/csv" })],
     ];
     if (!api.isServed()) return made;
     made.push(

@@ -62,7 +62,22 @@ export function ofAnswer(answer) {
     note: noteOf(facts, isStacked),
     heading: "",
     legend: [...lines, ...layers],
+    drawn: facts.drawn,
   };
+}
+
+// Lines that go on: of those before what begins before `since`, then the newer ones; null where they are not of one kind.
+export function joined(before, newer, since) {
+  const names = ({ lines }) => lines.map(({ name, lows }) => [name, lows === null]).join();
+  if (before?.drawn !== newer.drawn || names(before) !== names(newer)) return null;
+  const place = Array.from(before.seqs.times).findIndex((time) => time >= since);
+  const both = (a, b) => (a === null ? null : [...Array.from(a).slice(0, place < 0 ? undefined : place), ...b]);
+  const times = both(before.seqs.times, newer.seqs.times);
+  const of = (name) => newer.events && both(before.events[name], newer.events[name]);
+  const seqs = { times, values: both(before.seqs.values, newer.seqs.values) };
+  const lines = newer.lines.map((line, i) => ({ ...line, times, values: both(before.lines[i].values, line.values), lows: both(before.lines[i].lows, line.lows) }));
+  const events = newer.events && { times, seqs: seqs.values, actions: of("actions"), sizes: of("sizes"), addresses: of("addresses") };
+  return { ...newer, lines, seqs, events, legend: lines };
 }
 
 function noteOf(facts, isStacked) {

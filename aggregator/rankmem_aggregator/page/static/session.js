@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import * as state from "./state.js";
 
+const CELLS_MAX = 1024; // as many intervals as /heat has
 let loaded = null;
 const listeners = new Set();
 
@@ -52,6 +53,22 @@ export function of(route) {
 // The range of time that is shown, ns since the session's start.
 export function range() {
   return [state.num("from") ?? loaded.first, state.num("to") ?? loaded.last];
+}
+
+// How long a cell of the diagrams is while all of a running session is shown: a power of two, so that what is drawn of the
+// time that is over stays as it is until the time has doubled. Null otherwise.
+export function cellNs() {
+  if (loaded.facts.session.state !== "running" || state.num("from") !== null || state.num("to") !== null) return null;
+  let cell = 1;
+  while (loaded.last - loaded.first >= cell * CELLS_MAX) cell *= 2;
+  return cell;
+}
+
+// The range that diagrams of cells draw: the one that is shown, up to the end of the last cell.
+export function drawnRange() {
+  const [from, to] = range();
+  const cell = cellNs();
+  return cell === null ? [from, to] : [from, from + Math.ceil((to - from + 1) / cell) * cell - 1];
 }
 
 export function limits() {

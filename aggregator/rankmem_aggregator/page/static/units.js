@@ -3,11 +3,13 @@
 const BINARY = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 export const NOTHING = "–";
 
-let style = "rankmem";
+// The units that there are; mindstudio: MB of 2^20 bytes and ms.
+export const STYLES = ["rankmem", "mindstudio"];
 
-// Chooses the units: "rankmem", or "mindstudio" for MB of 2^20 bytes and ms.
+let style = STYLES[0];
+
 export function setStyle(name) {
-  style = name === "mindstudio" ? name : "rankmem";
+  style = name;
 }
 
 export function isMindStudio() {

@@ -22,7 +22,11 @@ bucket AS MATERIALIZED (
         b.first_ns + $offset_ns AS begin_ns,
         b.last_ns + $offset_ns AS end_ns
     FROM memory_bucket AS b
-    WHERE b.session_id = $session AND b.attempt = $attempt AND b.rank = $rank AND b.device = $device
+    WHERE b.session_id = $session
+        AND b.attempt = $attempt
+        AND b.rank = $rank
+        AND b.device = $device
+        AND b.first_ns <= $until_ns - $offset_ns
 ),
 before AS (
     SELECT

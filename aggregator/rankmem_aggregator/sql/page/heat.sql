@@ -8,6 +8,7 @@
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
 --   width_s (s): the widest part of the log that is taken as a whole; below 4 a row of memory_bucket
 --   history_s (s): the same for what was before the range
+--   has_offsets: false where the clocks of all hosts are the common one: then it is not looked up
 --   host_from_ns, host_until_ns (ns): the range, as the earliest and the latest of the hosts' clocks has it
 -- Columns:
 --   rank, attempt, device: a device of a rank
@@ -67,7 +68,7 @@ part AS MATERIALIZED (
             CROSS JOIN unstreamed
             WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
         ) AS b
-        LEFT JOIN life AS l USING (attempt, rank)
+        LEFT JOIN life AS l ON $has_offsets AND l.attempt = b.attempt AND l.rank = b.rank
         WHERE split_part(b.device, ':', 1) = $device_type
     )
     GROUP BY rank, attempt, device, bin, peak_bin

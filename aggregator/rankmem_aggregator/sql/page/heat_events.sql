@@ -6,6 +6,7 @@
 --   from_ns, until_ns (ns, common clock): the range
 --   host_from_ns, host_until_ns (ns): events are read between these, by the hosts' clocks: in the range, and before it
 --     in the buckets that its begin cuts
+--   has_offsets: false where the clocks of all hosts are the common one: then it is not looked up
 --   history_s (s): the widest part of the log that is taken as a whole for what was held long before the range
 --   num_bins: number of intervals
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
@@ -82,7 +83,7 @@ part AS MATERIALIZED (
         )
         WHERE split_part(device, ':', 1) = $device_type
     ) AS p
-    LEFT JOIN life AS l USING (attempt, rank)
+    LEFT JOIN life AS l ON $has_offsets AND l.attempt = p.attempt AND l.rank = p.rank
     GROUP BY p.rank, p.attempt, p.device, bin
 ),
 -- Of each device whose log does not begin before the range the first event: what it held before that.

@@ -38,6 +38,8 @@ allocator AS (
         arg_max(p.active_last_bytes, p.seq_last) AS active_bytes,
         arg_max(p.allocated_last_bytes, p.seq_last) AS allocated_bytes
     FROM part AS p
+    -- Nothing is known of a device without samples.
+    SEMI JOIN (FROM process_sample WHERE session_id = $session) AS s USING (attempt, rank, device)
     LEFT JOIN life AS l USING (attempt, rank)
     WHERE split_part(p.device, ':', 1) = $device_type AND p.last_ns + coalesce(l.offset_ns, 0) <= $until_ns
     GROUP BY p.rank, p.attempt, p.device, bin

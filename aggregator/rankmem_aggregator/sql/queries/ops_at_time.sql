@@ -16,7 +16,7 @@
 --   num_allocations: how many
 --   largest_bytes (bytes): the largest block of all
 --   num_ranks: ranks that took part
--- Scatter: none
+-- Scatter: sums
 WITH point AS MATERIALIZED (
     SELECT attempt, rank, device, seq
     FROM held_at($session, $time_ns)

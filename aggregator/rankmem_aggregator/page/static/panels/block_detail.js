@@ -5,6 +5,7 @@ import { button, copyText, el } from "../dom.js";
 import { opener, template } from "../editor.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
 import { refill } from "../focus.js";
+import { frameText } from "../picked_block.js";
 import { addPick } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -42,9 +43,9 @@ export async function showBlock(place, row, close) {
     try {
       const frames = (await api.ask(session.of("stack"), { stack_id: id })).rows();
       if (!list.isConnected) return; // another block is shown by now
-      texts = [...texts, ...frames.map(textOf)];
+      texts = [...texts, ...frames.map(frameText)];
       if (title) list.append(el("li", { class: "note" }, title));
-      for (const frame of frames) list.append(el("li", { class: frame.origin }, textOf(frame), " ", template() ? (opener(textOf(frame)) ?? "") : ""));
+      for (const frame of frames) list.append(el("li", { class: frame.origin }, frameText(frame), " ", template() ? (opener(frameText(frame)) ?? "") : ""));
     } catch (error) {
       list.append(el("li", { class: "note" }, error.message));
     }
@@ -53,10 +54,6 @@ export async function showBlock(place, row, close) {
   copy.title = texts.length ? "" : "it could not be read";
   if (texts.length && !template()) events.prepend(opener(texts[0], () => showBlock(place, row, close)) ?? "");
   place.dataset.frames = String(texts.length);
-}
-
-function textOf({ file_path: path, line_number: line, function: name }) {
-  return line ? `${path}:${line} ${name}` : name;
 }
 
 function lifeOf(row) {

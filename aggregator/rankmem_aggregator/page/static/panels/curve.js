@@ -9,7 +9,7 @@ import { EventTip } from "../event_tip.js";
 import * as kept from "../kept.js";
 import { Legend, hidden } from "../legend.js";
 import { Overview } from "../overview.js";
-import { Panel } from "../panel.js";
+import { ASK_ALL, Panel } from "../panel.js";
 import { lifeOf, pickedRow } from "../picked_block.js";
 import { chips, picksBut } from "../selection.js";
 import * as series from "../series.js";
@@ -37,15 +37,16 @@ class RankCurve {
       reads: ["from", "to", "rank", "attempt", "device", "by", "hide"],
       asks: () => this.asks(),
       show: (...answers) => this.show(...answers),
+      newer: ([path, parameters], since) => [path, path.endsWith("/curve") && session.cellNs() !== null ? { ...parameters, since } : parameters],
       table: () => series.tableOf(this.drawn),
     });
     const chosen = series.groupings();
     this.chooser = chooser("group by", chosen, series.grouping(), (by) => state.change({ by, hide: null }));
     this.panel.tools.prepend(el("label", { class: "note" }, "by ", this.chooser));
-    const { range, limits } = session;
+    const { drawnRange: range, limits } = session;
     const leave = () => this.leave();
     this.spans = new SpanStrip(this.panel.body, { range, limits, hover: (span, x, y) => this.tellSpan(span, x, y), leave });
-    this.plot = new CurvePlot(this.panel.body, {
+    this.panel.plot = this.plot = new CurvePlot(this.panel.body, {
       height,
       label: "memory of the chosen rank over time",
       range,
@@ -72,9 +73,9 @@ class RankCurve {
   asks() {
     const chosen = session.chosenParameters();
     if (!chosen) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
-    const [from, to] = session.range();
+    const [from, to] = session.drawnRange();
     this.chooser.value = series.grouping();
-    const within = { ...chosen, from, to, px: this.px };
+    const within = { ...chosen, from, to, px: this.columns(to - from + 1) };
     const spans = [session.of("spans"), within];
     const by = series.grouping();
     if (units.isMindStudio()) return [[session.of("mindstudio_curve"), { rank: chosen.rank, from, to, by, px: this.px }], spans];
@@ -82,12 +83,24 @@ class RankCurve {
     return [by === series.NO_GROUPS ? [session.of("curve"), within] : [session.of("groups"), { ...within, by, pick: this.picked }], spans];
   }
 
+  // As many columns as there are pixels for; of a running session so that each is a part of a cell, or of whole cells.
+  columns(length) {
+    const cell = session.cellNs();
+    if (cell === null) return this.px;
+    let width = cell;
+    while (width > 1 && length / (width / 2) <= this.px) width /= 2;
+    while (Math.ceil(length / width) > this.px) width *= 2;
+    return length % width ? this.px : length / width;
+  }
+
   show(answer, spans) {
-    const [from, to] = session.range();
+    const [from, to] = session.drawnRange();
     const row = session.chosen();
     const whose = `Rank ${row.rank} · ${row.host_name ?? "unknown host"} · ${row.device}`;
     const away = hidden();
-    const found = units.isMindStudio() ? series.ofMindStudio(answer) : series.ofAnswer(answer);
+    const part = units.isMindStudio() ? series.ofMindStudio(answer) : series.ofAnswer(answer);
+    const found = (answer.facts.since_ns ?? null) === null ? part : series.joined(this.found, part, answer.facts.since_ns);
+    if (found === null) return ASK_ALL;
     this.found = found;
     this.drawn = series.shown(found, away);
     this.panel.drawn = this.drawn;
@@ -99,6 +112,7 @@ class RankCurve {
     this.mark();
     this.markBlock();
     this.showWhole();
+    return null;
   }
 
   // The areas are of the picked blocks; one block alone is marked.
@@ -118,7 +132,7 @@ class RankCurve {
 
   // Follows a gesture at once with what is there; the answer comes after it.
   move() {
-    const [from, to] = session.range();
+    const [from, to] = session.drawnRange();
     for (const part of [this.plot, this.spans]) Object.assign(part, { from, to }).surface.draw();
     this.overview.surface.draw();
   }

@@ -1,13 +1,14 @@
 // What was held, as a flame graph: by line, module or operator, of the blocks that the table shows. A click zooms and
-// filters the other panels; the frame's bar below has what else can be done with it.
+// filters the other panels; the frame's bar below has what else can be done with it. The picked block's path is outlined.
 
 import { button, chooser, copyText, el, toggles } from "../dom.js";
 import { opener } from "../editor.js";
 import { FlameGraph, shortName } from "../flame.js";
-import { outermost, pathOf, sandwich } from "../flame_trees.js";
+import { mergedPath, nodesOf, outermost, pathOf, sandwich } from "../flame_trees.js";
 import { keepFocus, refill } from "../focus.js";
 import { Panel } from "../panel.js";
 import * as lives from "../lives.js";
+import { pickedPath } from "../picked_block.js";
 import { addPick, chips, picks, picksBut, removeKind } from "../selection.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
@@ -30,6 +31,7 @@ const MIN_SHARE = 0.002;
 // Returns what refreshes it and takes it down.
 export function flamePanel(root, { asksWhich = false } = {}) {
   let others = "";
+  let outlining = null;
   const panel = new Panel(root, {
     id: "flame",
     title: "Held, by stack",
@@ -53,6 +55,7 @@ export function flamePanel(root, { asksWhich = false } = {}) {
       drawn(answer.facts);
       find();
       focusOnPick();
+      outlineBlock();
     },
     table: () => tableOf(graph.tree),
   });
@@ -162,8 +165,18 @@ export function flamePanel(root, { asksWhich = false } = {}) {
     if (!stays) zoom(node);
   }
 
+  // The path of the picked block, where it is among what is shown.
+  async function outlineBlock() {
+    const mine = (outlining = {});
+    const names = await pickedPath(by());
+    if (outlining !== mine || panel.drawn === null) return;
+    const path = options().includes("inverted") ? names?.reverse() : names;
+    graph.outline(nodesOf(graph.tree, mergedPath(path ?? [], treeParameters().recursion)));
+    drawn(panel.answers[0].facts);
+  }
+
   function drawn(facts) {
-    panel.drawn = { ...graph.tree, focus: graph.focus, facts };
+    panel.drawn = { ...graph.tree, focus: graph.focus, path: [...graph.path], facts };
   }
 
   const endFollow = state.listen((changed) => {
@@ -172,7 +185,10 @@ export function flamePanel(root, { asksWhich = false } = {}) {
     for (const { name, box } of checks) box.checked = options().includes(name);
     if (!changed.has("pick")) return;
     if (pickOfOthers() !== others) panel.refresh();
-    else if (panel.answers.length) focusOnPick();
+    else if (panel.answers.length) {
+      focusOnPick();
+      outlineBlock();
+    }
   });
 
   return {

@@ -5,7 +5,8 @@ import { chooser, el, toggles } from "../dom.js";
 import { CELL_RANKS_MAX } from "../facts.js";
 import * as groups from "../groups.js";
 import { coloursOfCells, HeatMap } from "../heat.js";
-import { Panel } from "../panel.js";
+import { matrixOf } from "../heat_matrix.js";
+import { ASK_ALL, Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import { onTheme } from "../theme.js";
@@ -33,12 +34,15 @@ export function heatPanel(root) {
     reads: ["from", "to", "mode", "group", "order", "figure", "line", "type"],
     asks: () => {
       tools.refresh();
-      const [from, to] = session.range();
+      const [from, to] = session.drawnRange();
       return [[session.of("heat"), { ...common(), from, to, ...shape(plot, to - from), order: order(), limit_bytes: groups.lineBytes() }]];
     },
+    newer: ([path, parameters], since) => [path, session.cellNs() === null ? parameters : { ...parameters, since, low_bytes: map.low, high_bytes: map.high }],
     empty: "Nothing is known of any rank here: no rank has events of this kind in this range, or its device was not sampled. Choose another mode, or double click a diagram to see more of the time.",
     show: (answer) => {
-      map = readAnswer(answer);
+      const found = matrixOf(answer, map, order());
+      if (found === null) return ASK_ALL;
+      map = found;
       hover.forget();
       hover.found = null;
       panel.drawn = map;
@@ -48,6 +52,7 @@ export function heatPanel(root) {
       plot.set({ ...map, kind: KIND[map.mode] });
       plot.surface.label(`${panel.noteElement.textContent}; arrows up and down choose a rank`);
       mark();
+      return null;
     },
     table: () => ({
       columns: ["ranks", "group", "of them", map.mode === "headroom" ? "least headroom" : "furthest"],
@@ -60,7 +65,7 @@ export function heatPanel(root) {
   const plot = new HeatMap(panel.body, {
     height: HEIGHT,
     label: "memory of each rank over time",
-    range: session.range,
+    range: session.drawnRange,
     limits: session.limits,
     hover: (row, bin, x, y) => hover.over(row, bin, x, y),
     leave: () => hover.leave(),
@@ -96,41 +101,12 @@ function common() {
   return { mode: chosen, group: chosen === "median" ? groups.group() : null, figure: groups.figure(), device_type: groups.deviceType() };
 }
 
-// As many rows and intervals as there are pixels for; none shorter than a nanosecond.
+// As many rows and intervals as there are pixels for, none shorter than a nanosecond; of a running session its cells.
 function shape(plot, length) {
+  const cell = session.cellNs();
+  if (cell !== null) return { rows: HEIGHT - 36, bins: (length + 1) / cell };
   const wide = plot.surface.canvas.clientWidth || 1280;
   return { rows: HEIGHT - 36, bins: Math.max(1, Math.min(1024, Math.round(wide / 2), length)) };
-}
-
-function readAnswer(answer) {
-  const [from, to] = session.range();
-  const { facts } = answer;
-  const column = (name) => answer.table.getChild(name);
-  const cells = new Uint8Array(answer.length * facts.bins);
-  const rows = Array.from({ length: answer.length }, (_, i) => {
-    cells.set(column("cells").at(i), i * facts.bins);
-    const ranks = [...column("ranks").at(i)];
-    return {
-      ranks,
-      label: ranks.length > 1 ? `${ranks[0]}…${ranks[ranks.length - 1]}` : String(ranks[0]),
-      group: groupName(column("group").at(i)),
-      top: column("top_rank").at(i),
-      topBytes: column("top_bytes").at(i),
-      above: column("above").at(i),
-      restarts: [...(column("restarts").at(i) ?? [])],
-      gaps: [...(column("gaps").at(i) ?? [])],
-    };
-  });
-  if (order() !== "host" && rows.every((row) => row.ranks.length > 1)) for (const row of rows) row.label = String(row.ranks[0]);
-  const ranks = rows.flatMap((row) => row.ranks);
-  return { rows, ranks, bins: facts.bins, cells, steps: facts.steps, low: facts.low_bytes, high: facts.high_bytes, mode: facts.mode, from, to };
-}
-
-// "pp 3", or a host's name.
-function groupName(name) {
-  const by = order();
-  if (name === null) return ["rank", "peak"].includes(by) ? null : `${by} ${units.NOTHING}`;
-  return by === "host" ? name : `${by} ${name}`;
 }
 
 function noteOf(map, facts) {
@@ -178,7 +154,7 @@ function toolsOf(panel) {
 function scaleOf(panel) {
   const canvas = el("canvas", { width: 255, height: 1, class: "scale", role: "img", "aria-label": "scale of the colours" });
   const [low, high] = [el("span", {}), el("span", {})];
-  const element = el("span", { class: "note scale-legend" }, low, canvas, high);
+  const element = el("span", { class: "note scale-legend", hidden: true }, low, canvas, high);
   panel.noteElement.after(element);
   let kind = "amount";
   const draw = () => {

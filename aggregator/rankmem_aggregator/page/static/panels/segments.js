@@ -181,7 +181,7 @@ export function fragmentationPanel(root, { height = 220 } = {}) {
     pick: (place) => state.change({ seq: columns.seq[place] }),
   });
   panel.body.append(
-    el("div", { class: "legend" }, ...LINES.map(([, title, colour_]) => legendEntry(title, colour_)), legendEntry("fragmentation: unused bytes outside of the largest hole", "#cc79a7")),
+    el("div", { class: "legend" }, ...LINES.map(([, title, colour_]) => legendEntry(title, colour_)), legendEntry("fragmentation: unused beyond the largest hole", "#cc79a7")),
   );
 
   function rangeOf(times) {

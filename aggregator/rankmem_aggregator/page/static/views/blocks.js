@@ -4,15 +4,10 @@ import { blocksPanel } from "../panels/blocks.js";
 import { flamePanel } from "../panels/flame.js";
 import { inefficientPanel } from "../panels/inefficient.js";
 
-export default {
-  name: "blocks",
-  title: "Blocks",
-  needsJob: true,
-  mount(root) {
-    const parts = [flamePanel(root), blocksPanel(root), inefficientPanel(root)];
-    for (const part of parts) part.refresh();
-    return () => {
-      for (const part of parts) part.destroy();
-    };
-  },
-};
+export function mount(root) {
+  const parts = [flamePanel(root), blocksPanel(root), inefficientPanel(root)];
+  for (const part of parts) part.refresh();
+  return () => {
+    for (const part of parts) part.destroy();
+  };
+}

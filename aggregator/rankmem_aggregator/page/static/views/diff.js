@@ -4,15 +4,10 @@ import { diffPanel } from "../panels/diff.js";
 import { diffBlocksPanel } from "../panels/diff_blocks.js";
 import { diffFlamePanel } from "../panels/diff_flame.js";
 
-export default {
-  name: "diff",
-  title: "Diff",
-  needsJob: true,
-  mount(root) {
-    const parts = [diffPanel(root), diffFlamePanel(root), diffBlocksPanel(root)];
-    for (const part of parts) part.refresh();
-    return () => {
-      for (const part of parts) part.destroy();
-    };
-  },
-};
+export function mount(root) {
+  const parts = [diffPanel(root), diffFlamePanel(root), diffBlocksPanel(root)];
+  for (const part of parts) part.refresh();
+  return () => {
+    for (const part of parts) part.destroy();
+  };
+}

@@ -2,15 +2,10 @@
 
 import { fitPanel, fitTablePanel } from "../panels/fit.js";
 
-export default {
-  name: "fit",
-  title: "Fit",
-  needsJob: true,
-  mount(root) {
-    const parts = [fitPanel(root), fitTablePanel(root)];
-    for (const part of parts) part.refresh();
-    return () => {
-      for (const part of parts) part.destroy();
-    };
-  },
-};
+export function mount(root) {
+  const parts = [fitPanel(root), fitTablePanel(root)];
+  for (const part of parts) part.refresh();
+  return () => {
+    for (const part of parts) part.destroy();
+  };
+}

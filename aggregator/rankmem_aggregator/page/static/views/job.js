@@ -11,22 +11,17 @@ import { oddPanel } from "../panels/odd.js";
 import { ranksCurvePanel } from "../panels/ranks_curve.js";
 import { tiles } from "../panels/tiles.js";
 
-export default {
-  name: "job",
-  title: "Job",
-  needsJob: true,
-  mount(root) {
-    const parts = [tiles(root), heatPanel(root), curvePanel(root)];
-    const held = el("div", { class: "columns3" });
-    const below = el("div", { class: "columns2" });
-    root.append(held, below);
-    parts.push(flamePanel(held), blockMapPanel(held), blocksPanel(held));
-    parts.push(oddPanel(below), ranksCurvePanel(below));
-    const unbind = bindJumps();
-    for (const part of parts) part.refresh();
-    return () => {
-      unbind();
-      for (const part of parts) part.destroy();
-    };
-  },
-};
+export function mount(root) {
+  const parts = [tiles(root), heatPanel(root), curvePanel(root)];
+  const held = el("div", { class: "columns3" });
+  const below = el("div", { class: "columns2" });
+  root.append(held, below);
+  parts.push(flamePanel(held), blockMapPanel(held), blocksPanel(held));
+  parts.push(oddPanel(below), ranksCurvePanel(below));
+  const unbind = bindJumps();
+  for (const part of parts) part.refresh();
+  return () => {
+    unbind();
+    for (const part of parts) part.destroy();
+  };
+}

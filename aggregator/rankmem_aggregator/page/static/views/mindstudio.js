@@ -10,24 +10,19 @@ import * as session from "../session.js";
 import * as state from "../state.js";
 import * as units from "../units.js";
 
-export default {
-  name: "mindstudio",
-  title: "MindStudio",
-  needsJob: true,
-  mount(root) {
-    units.setStyle("mindstudio");
-    const place = el("section", { class: "card", id: "mindstudio-choosers", "aria-label": "MindStudio's choosers" }, choosers());
-    root.append(place);
-    const end = state.listen((changed) => changed.has("rank") && refill(place, choosers()));
-    const parts = [curvePanel, mindstudioOperatorsPanel, mindstudioComponentsPanel, staticGraphPanel].map((make) => make(root));
-    for (const part of parts) part.refresh();
-    return () => {
-      end();
-      for (const part of parts) part.destroy();
-      units.setStyle(state.get("style"));
-    };
-  },
-};
+export function mount(root) {
+  units.setStyle("mindstudio");
+  const place = el("section", { class: "card", id: "mindstudio-choosers", "aria-label": "MindStudio's choosers" }, choosers());
+  root.append(place);
+  const end = state.listen((changed) => changed.has("rank") && refill(place, choosers()));
+  const parts = [curvePanel, mindstudioOperatorsPanel, mindstudioComponentsPanel, staticGraphPanel].map((make) => make(root));
+  for (const part of parts) part.refresh();
+  return () => {
+    end();
+    for (const part of parts) part.destroy();
+    units.setStyle(state.choice("style", units.STYLES));
+  };
+}
 
 // Host, rank, grouping, and what to compare with.
 function choosers() {

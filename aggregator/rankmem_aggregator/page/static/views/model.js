@@ -3,19 +3,14 @@
 import { modulesPanel, rankNote, weightsPanel } from "../panels/model.js";
 import * as state from "../state.js";
 
-export default {
-  name: "model",
-  title: "Model",
-  needsJob: true,
-  mount(root) {
-    if (state.num("rank") === null) root.append(rankNote());
-    const modules = modulesPanel(root, { onPick: (name) => weights.choose(name) });
-    const weights = weightsPanel(root);
-    modules.refresh();
-    weights.refresh();
-    return () => {
-      modules.destroy();
-      weights.destroy();
-    };
-  },
-};
+export function mount(root) {
+  if (state.num("rank") === null) root.append(rankNote());
+  const modules = modulesPanel(root, { onPick: (name) => weights.choose(name) });
+  const weights = weightsPanel(root);
+  modules.refresh();
+  weights.refresh();
+  return () => {
+    modules.destroy();
+    weights.destroy();
+  };
+}

@@ -4,37 +4,32 @@ import { el } from "../dom.js";
 import { refill } from "../focus.js";
 import { failuresPanel, heldPanel, lastEventsPanel, ranksThenPanel } from "../panels/oom.js";
 
-export default {
-  name: "oom",
-  title: "OOM",
-  needsJob: true,
-  mount(root) {
-    let parts = [];
-    let shown = "";
-    const details = el("div", {});
-    const clear = () => {
-      for (const part of parts) part.destroy();
-      parts = [];
-      refill(details);
-    };
-    const show = (failure) => {
-      const key = failure ? `${failure.attempt} ${failure.rank} ${failure.device} ${failure.seq}` : "";
-      if (key === shown) return;
-      shown = key;
-      clear();
-      if (!failure) return;
-      const sides = el("div", { class: "columns2" });
-      details.append(sides);
-      parts = [heldPanel(sides, failure), ranksThenPanel(sides, failure), lastEventsPanel(details, failure)];
-      for (const part of parts) part.refresh();
-    };
-    const failures = failuresPanel(root, show);
-    details.className = "stack";
-    root.append(details);
-    failures.refresh();
-    return () => {
-      clear();
-      failures.destroy();
-    };
-  },
-};
+export function mount(root) {
+  let parts = [];
+  let shown = "";
+  const details = el("div", {});
+  const clear = () => {
+    for (const part of parts) part.destroy();
+    parts = [];
+    refill(details);
+  };
+  const show = (failure) => {
+    const key = failure ? `${failure.attempt} ${failure.rank} ${failure.device} ${failure.seq}` : "";
+    if (key === shown) return;
+    shown = key;
+    clear();
+    if (!failure) return;
+    const sides = el("div", { class: "columns2" });
+    details.append(sides);
+    parts = [heldPanel(sides, failure), ranksThenPanel(sides, failure), lastEventsPanel(details, failure)];
+    for (const part of parts) part.refresh();
+  };
+  const failures = failuresPanel(root, show);
+  details.className = "stack";
+  root.append(details);
+  failures.refresh();
+  return () => {
+    clear();
+    failures.destroy();
+  };
+}

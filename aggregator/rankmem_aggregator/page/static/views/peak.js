@@ -2,15 +2,10 @@
 
 import { peakHeldPanel, peakRanksPanel, peakSumPanel } from "../panels/peak.js";
 
-export default {
-  name: "peak",
-  title: "Peak",
-  needsJob: true,
-  mount(root) {
-    const parts = [peakSumPanel(root), peakRanksPanel(root), peakHeldPanel(root)];
-    for (const part of parts) part.refresh();
-    return () => {
-      for (const part of parts) part.destroy();
-    };
-  },
-};
+export function mount(root) {
+  const parts = [peakSumPanel(root), peakRanksPanel(root), peakHeldPanel(root)];
+  for (const part of parts) part.refresh();
+  return () => {
+    for (const part of parts) part.destroy();
+  };
+}

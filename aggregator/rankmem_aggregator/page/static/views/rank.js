@@ -8,20 +8,15 @@ import { curvePanel } from "../panels/curve.js";
 import { eventsPanel } from "../panels/events.js";
 import { flamePanel } from "../panels/flame.js";
 
-export default {
-  name: "rank",
-  title: "Rank",
-  needsJob: true,
-  mount(root) {
-    const parts = [curvePanel(root, { height: 320 }), eventsPanel(root)];
-    const held = el("div", { class: "columns2" });
-    root.append(held);
-    parts.push(flamePanel(held, { asksWhich: true }), blockMapPanel(held), beyondPanel(root));
-    for (const part of parts) part.refresh();
-    const unbind = bindJumps();
-    return () => {
-      unbind();
-      for (const part of parts) part.destroy();
-    };
-  },
-};
+export function mount(root) {
+  const parts = [curvePanel(root, { height: 320 }), eventsPanel(root)];
+  const held = el("div", { class: "columns2" });
+  root.append(held);
+  parts.push(flamePanel(held, { asksWhich: true }), blockMapPanel(held), beyondPanel(root));
+  for (const part of parts) part.refresh();
+  const unbind = bindJumps();
+  return () => {
+    unbind();
+    for (const part of parts) part.destroy();
+  };
+}

@@ -28,31 +28,26 @@ function noteOf(listed, all) {
   return all > listed ? `${those}; rankmem sessions lists all` : those;
 }
 
-export default {
-  name: "sessions",
-  title: "Sessions",
-  needsJob: false,
-  mount(root) {
-    const panel = new Panel(root, {
-      id: "sessions",
-      title: "Sessions",
-      reads: [],
-      asks: () => [["sessions", {}]],
-      empty: "There is no session yet. Record one: rankmem run --db FILE -- COMMAND",
-      show: (answer) => {
-        panel.drawn = answer.rows();
-        panel.note(noteOf(answer.length, answer.facts.num_sessions));
-        table.set(panel.drawn);
-        table.mark(state.get("s"));
-      },
-    });
-    const table = new Table(panel.body, {
-      columns: COLUMNS,
-      key: (row) => row.session_id,
-      label: "sessions",
-      onPick: (row) => session.open(row.session_id, { view: "job" }),
-    });
-    panel.refresh();
-    return () => panel.destroy();
-  },
-};
+export function mount(root) {
+  const panel = new Panel(root, {
+    id: "sessions",
+    title: "Sessions",
+    reads: [],
+    asks: () => [["sessions", {}]],
+    empty: "There is no session yet. Record one: rankmem run --db FILE -- COMMAND",
+    show: (answer) => {
+      panel.drawn = answer.rows();
+      panel.note(noteOf(answer.length, answer.facts.num_sessions));
+      table.set(panel.drawn);
+      table.mark(state.get("s"));
+    },
+  });
+  const table = new Table(panel.body, {
+    columns: COLUMNS,
+    key: (row) => row.session_id,
+    label: "sessions",
+    onPick: (row) => session.open(row.session_id, { view: "job" }),
+  });
+  panel.refresh();
+  return () => panel.destroy();
+}

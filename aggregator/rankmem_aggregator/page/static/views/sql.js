@@ -2,12 +2,7 @@
 
 import { sqlPanel } from "../panels/sql.js";
 
-export default {
-  name: "sql",
-  title: "SQL",
-  needsJob: false,
-  mount(root) {
-    const part = sqlPanel(root);
-    return () => part.destroy();
-  },
-};
+export function mount(root) {
+  const part = sqlPanel(root);
+  return () => part.destroy();
+}

@@ -4,18 +4,13 @@ import { el } from "../dom.js";
 import { stepsGrowthPanel, stepsHeatPanel, stepsKeptPanel } from "../panels/steps.js";
 import { stepsTablePanel } from "../panels/step_table.js";
 
-export default {
-  name: "steps",
-  title: "Steps",
-  needsJob: true,
-  mount(root) {
-    const columns = el("div", { class: "columns2" });
-    const parts = [stepsHeatPanel(root)];
-    root.append(columns);
-    parts.push(stepsGrowthPanel(columns), stepsKeptPanel(columns), stepsTablePanel(root));
-    for (const part of parts) part.refresh();
-    return () => {
-      for (const part of parts) part.destroy();
-    };
-  },
-};
+export function mount(root) {
+  const columns = el("div", { class: "columns2" });
+  const parts = [stepsHeatPanel(root)];
+  root.append(columns);
+  parts.push(stepsGrowthPanel(columns), stepsKeptPanel(columns), stepsTablePanel(root));
+  for (const part of parts) part.refresh();
+  return () => {
+    for (const part of parts) part.destroy();
+  };
+}

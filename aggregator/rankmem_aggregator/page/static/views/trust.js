@@ -2,13 +2,8 @@
 
 import { clocksPanel, deliveryPanel, gapsPanel, missingPanel } from "../panels/trust.js";
 
-export default {
-  name: "trust",
-  title: "Trust",
-  needsJob: true,
-  mount(root) {
-    const panels = [missingPanel, gapsPanel, clocksPanel, deliveryPanel].map((make) => make(root));
-    for (const panel of panels) panel.refresh();
-    return () => panels.forEach((panel) => panel.destroy());
-  },
-};
+export function mount(root) {
+  const panels = [missingPanel, gapsPanel, clocksPanel, deliveryPanel].map((make) => make(root));
+  for (const panel of panels) panel.refresh();
+  return () => panels.forEach((panel) => panel.destroy());
+}

@@ -11,15 +11,23 @@
 --   time_ns (ns, common clock): when that event was
 -- Scatter: hosts
 CREATE OR REPLACE MACRO held_at(of_session, at_ns) AS TABLE
-WITH bucket AS (
+-- A list: DuckDB takes one row to be few, and hashes these, not the buckets.
+WITH span AS MATERIALIZED (
+    SELECT list({
+        attempt: attempt, rank: rank, host_uid: host_uid, offset_ns: coalesce(offset_ns, 0), ended_ns: ended_ns, has_clock: has_clock
+    }) AS spans
+    FROM rank_span
+    WHERE session_id = of_session
+),
+bucket AS (
     SELECT b.*, coalesce(s.offset_ns, 0) AS offset_ns, s.host_uid
     FROM memory_bucket AS b
-    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    LEFT JOIN (SELECT unnest(spans, recursive := true) FROM span) AS s USING (attempt, rank)
     WHERE b.session_id = of_session
         AND b.first_ns + coalesce(s.offset_ns, 0) <= at_ns
         AND (s.ended_ns IS NULL OR s.ended_ns > at_ns)
         -- Between recordings without times there is no one instant.
-        AND (s.has_clock OR (SELECT count(*) FROM rank_span WHERE session_id = of_session AND NOT has_clock) = 1)
+        AND (s.has_clock OR (SELECT len(list_filter(spans, lambda s: NOT s.has_clock)) FROM span) = 1)
 ),
 -- The last of each device is read to the event; those before it are over.
 latest AS (
@@ -47,8 +55,11 @@ held AS (
         AND e.time_ns + l.offset_ns <= at_ns
         AND e.seq >= l.seq_first
         AND e.seq <= l.seq_last
-        -- Again for all hosts together, on the table's own column: most of the file is passed over.
-        AND e.time_ns >= (SELECT min(first_ns) FROM latest WHERE last_ns + offset_ns > at_ns)
+        -- Again for all hosts together, on the table's own column: most of the file is passed over, all of it where no
+        -- device is amid a bucket.
+        AND e.time_ns >= (
+            SELECT coalesce(min(first_ns), 9223372036854775807) FROM latest WHERE last_ns + offset_ns > at_ns
+        )
         AND e.time_ns <= (SELECT max(at_ns - offset_ns) FROM latest)
     GROUP BY l.attempt, l.rank, l.device
 )

@@ -11,7 +11,7 @@
 --   total_bytes (bytes): the same with those of all modules within it
 --   own_allocations: how many blocks are its own
 --   num_ranks: ranks on which it, or a module within it, held some
--- Scatter: none
+-- Scatter: sums
 CREATE OR REPLACE MACRO module_at_peak(of_session, of_rank := NULL) AS TABLE
 WITH own AS MATERIALIZED (
     SELECT device_type, group_name AS module, rank, sum(live_bytes) AS bytes, sum(live_allocations) AS allocations

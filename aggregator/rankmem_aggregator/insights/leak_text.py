@@ -1,0 +1,130 @@
+"""What the insight into leaks says in words. Stage: query. In: rows and figures. Out: short sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rankmem_aggregator.insights.trend import STEPS_LEAST, WARM_UP_LEAST
+from rankmem_aggregator.quantity_text import bytes_text, counted
+
+Row = dict[str, Any]
+
+NO_LINES: Final = (
+    "the recording has neither operators nor stacks, so no line can be named; rankmem steps shows whether "
+    "the total grows"
+)
+NO_BLOCKS: Final = (
+    "no blocks are recorded that outlive a step, only totals at best, so no line can be named; rankmem steps "
+    "shows whether the total grows"
+)
+NOTED_MAX: Final = 3
+"""Lines that stopped growing which are named; the rows have all."""
+_PREDICTED: Final = "rule-based; correct on all 60 held-out trainings (30 to 65 steps)"
+_MAY_FILL: Final = "after fewer than 60 steps a cache that is still filling looks the same"
+_MAY_HIDE: Final = "fewer than 60 steps; a leak that adds to memory only every few steps may not show yet"
+
+
+def too_few(steps: Mapping[tuple[int, int], Sequence[int]]) -> str:
+    """Why no rank can be judged."""
+    least = STEPS_LEAST + WARM_UP_LEAST
+    most = max((len(own) for own in steps.values()), default=0)
+    if not steps:
+        return "no rank of the session has reported"
+    if most == 0:
+        return (
+            "no steps were recorded: no optimizer stepped and rankmem_agent.step() was not called; a leak is "
+            "growth from step to step"
+        )
+    return f"{counted(most, 'step')} recorded, at least {least} are needed to tell growth from warm-up"
+
+
+def place(row: Mapping[str, Any]) -> str:
+    """The line and the operator of a row."""
+    names = [name for name in (row["line"], row["operator"]) if name]
+    return " ".join(names) if names else "blocks without a line or operator"
+
+
+def sentence(leaking: Sequence[Row], figures: Mapping[str, Any]) -> str:
+    """The answer in one sentence."""
+    ranks = counted(figures["num_ranks"], "rank")
+    if not leaking:
+        return f"no leak found: no line's memory keeps growing from step to step ({ranks} checked)"
+    verb = "leaks" if all(row["verdict"] == "leaks" for row in leaking) else "grows"
+    top = leaking[0]
+    attempts = {row["attempt"] for row in leaking}
+    where = f"on rank {top['rank']}" if top["num_ranks"] == 1 else f"on {counted(top['num_ranks'], 'rank')}"
+    text = f"{place(top)} {verb} by {bytes_text(top['bytes_per_step'])} a step {where}"
+    text += f", since step {top['since_step']}"
+    if top["attempt"] or len(attempts) > 1:
+        text += f" of attempt {top['attempt']}"
+    more = len(leaking) - 1
+    return text if not more else f"{text}, and so do {counted(more, 'more place')}"
+
+
+def error(certainty: str, is_leak: bool) -> str:
+    """How far the verdict can be trusted."""
+    if certainty == "predicted":
+        return _PREDICTED
+    return _MAY_FILL if is_leak else _MAY_HIDE
+
+
+def notes(
+    rows: Sequence[Row],
+    figures: Mapping[str, Any],
+    steps: Mapping[tuple[int, int], Sequence[int]],
+    judged: Mapping[tuple[int, int], Sequence[int]],
+    tracks: Sequence[Row],
+) -> tuple[str, ...]:
+    """What follows the table."""
+    found = [*_forecast(figures), *_graph(rows)]
+    stopped = [row for row in rows if row["verdict"] == "stopped"]
+    found += [
+        f"stopped: {place(row)} grew by {bytes_text(row['grown_bytes'])}, to step {row['last_step']}"
+        for row in stopped[:NOTED_MAX]
+    ]
+    if len(stopped) > NOTED_MAX:
+        found.append(f"stopped: {counted(len(stopped) - NOTED_MAX, 'more place')}")
+    found.append(f"looked at the last {counted(figures['least_steps_looked_at'], 'step')} after warm-up")
+    left_out = {rank for _, rank in steps} - {rank for _, rank in judged}
+    if left_out:
+        least = STEPS_LEAST + WARM_UP_LEAST
+        why = f"with fewer than {least} steps on an attempt, or without blocks"
+        found.append(f"{counted(len(left_out), 'rank')} not looked at, {why}")
+    running = {row["rank"] for row in tracks if row["is_running"]}
+    if running:
+        found.append(f"{counted(len(running), 'rank')} still running: as of the last step stored")
+    return tuple(found)
+
+
+def _forecast(figures: Mapping[str, Any]) -> list[str]:
+    left = figures.get("steps_left")
+    if left is None:
+        return []
+    low, high = figures["steps_left_low"], figures["steps_left_high"]
+    until = f"{high:,}" if high is not None else "never"
+    span = "" if low == high else f" ({low:,} to {until})"
+    where = f"rank {figures['full_rank']}, {figures['full_device']}"
+    return [
+        f"at this rate {where} is out of memory about {left:,} steps{span} after the last one recorded, with "
+        f"{bytes_text(figures['usable_bytes'])} usable; fragmentation may end it earlier"
+    ]
+
+
+def _graph(rows: Sequence[Row]) -> list[str]:
+    own = [row for row in rows if row["in_graph"]]
+    if not own:
+        return []
+    modules = sorted({row["module"].partition(".")[0] for row in own if row["module"]})
+    of = f" of {', '.join(modules[:NOTED_MAX])}" if modules else ""
+    return [
+        f"an autograd graph{of} is being kept alive: {len(own)} lines each keep blocks from the same steps. "
+        "Something holds the loss or an output: keep loss.item() or output.detach() instead"
+    ]
+
+
+def next_commands(leaking: Sequence[Row]) -> tuple[str, ...]:
+    """What to run next."""
+    if not leaking:
+        return ()
+    return (f"rankmem live --rank {leaking[0]['rank']}", f"rankmem steps --rank {leaking[0]['rank']}")

@@ -1,0 +1,288 @@
+"""What leaks, at which line, how fast, and when the device will be full.
+
+Stage: query, in the reader's process. In: a way to ask named queries. Out: an ``Answer``. :mod:`trend`
+defines a leak; here are the series that it judges, those of the lines and operators that made the blocks. In
+a rank's total a leak drowns where batches vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rankmem_aggregator.insights import leak_text
+from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
+from rankmem_aggregator.insights.trend import Trend, is_long_enough, trend_of, warm_up
+from rankmem_protos.devices import HOST_MEMORY
+
+CERTAIN_STEPS: Final = 60
+"""Below so many steps a cache that fills at random still looks like a leak, in 1 of 5 series of 30 steps."""
+AHEAD_STEPS: Final = 10_000
+NEGLIGIBLE_BYTES: Final = 1 << 20
+"""What grows less than this in :data:`AHEAD_STEPS` steps is no finding."""
+SPARE_SHARE: Final = 0.01
+SPARE_BYTES: Final = 256 << 20
+"""Of a device that nobody gets: one per cent, 256 MiB at least."""
+GRAPH_GROUPS_LEAST: Final = 3
+"""So many lines or operators of forward that grow in the same steps are a graph that is kept."""
+
+Track = tuple[int, int, str]
+"""Attempt, rank, device."""
+
+SCHEMA: Final = pa.schema(
+    [
+        ("verdict", pa.string()),
+        ("line", pa.string()),
+        ("operator", pa.string()),
+        ("module", pa.string()),
+        ("category", pa.string()),
+        ("num_ranks", pa.int64()),
+        ("attempt", pa.int64()),
+        ("rank", pa.int64()),
+        ("device", pa.string()),
+        ("bytes_per_step", pa.int64()),
+        ("low_bytes_per_step", pa.int64()),
+        ("high_bytes_per_step", pa.int64()),
+        ("since_step", pa.int64()),
+        ("last_step", pa.int64()),
+        ("grown_bytes", pa.int64()),
+        ("grown_blocks", pa.int64()),
+        ("held_bytes", pa.int64()),
+        ("bytes_ahead", pa.int64()),
+        ("in_graph", pa.bool_()),
+    ]
+)
+"""The rows of the answer. verdict: leaks, grows (a leak that may still be a cache: few steps), negligible,
+stopped, which has no rate. The figures are those of the rank on which it grows fastest; bytes_ahead: in
+10,000 steps; in_graph: part of an autograd graph that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The blocks of a line and an operator on a device of a rank."""
+
+    track: Track
+    line: str | None
+    operator: str | None
+    module: str | None
+    category: str | None
+    series: NDArray[np.int64]
+    """Bytes after each step."""
+    blocks: NDArray[np.int64]
+    """How many, after each step."""
+    trend: Trend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """The steps of the ranks, and which of these can be judged."""
+
+    steps: dict[tuple[int, int], list[int]]
+    """By attempt and rank the numbers of its steps."""
+    rows: list[dict[str, Any]]
+    """Those of ``step_tracks``."""
+    judged: dict[tuple[int, int], list[int]]
+    """Of those the ones with enough steps that hold blocks after them: others have totals alone."""
+
+
+def leaks_of(ask: Ask, session_id: str, *, rank: int | None = None) -> Answer:
+    """What leaks in a session; columns of its rows: :data:`SCHEMA`, the fastest first, then what stopped.
+
+    Args:
+        ask: asks a named query.
+        session_id: full id of the session.
+        rank: of this rank alone.
+    """
+    tracks = ask("step_tracks", session=session_id, rank=rank).to_pylist()
+    steps = {(row["attempt"], row["rank"]): row["steps"] for row in tracks}
+    if not any(is_long_enough(len(own)) for own in steps.values()):
+        return _cannot(session_id, leak_text.too_few(steps))
+    changes = ask("held_after_steps", session=session_id, rank=rank)
+    with_blocks = set(zip(changes["attempt"].to_pylist(), changes["rank"].to_pylist(), strict=True))
+    judged = {whose: own for whose, own in steps.items() if whose in with_blocks and is_long_enough(len(own))}
+    if not judged:
+        return _cannot(session_id, leak_text.NO_BLOCKS)
+    if changes["line"].null_count == changes["operator"].null_count == changes.num_rows:
+        return _cannot(session_id, leak_text.NO_LINES)
+    groups = [group for group in groups_of(changes, judged) if group.trend.growth != "none"]
+    rows = _folded(groups, judged)
+    seen = Seen(steps=steps, rows=tracks, judged=judged)
+    return _answer(session_id, rows, seen, _forecast([g for g in groups if _counts(g)], tracks))
+
+
+def groups_of(changes: pa.Table, judged: dict[tuple[int, int], list[int]]) -> Iterator[Group]:
+    """The groups of the ranks that can be judged, each with its trend.
+
+    Args:
+        changes: the rows of ``held_after_steps``, in its order.
+        judged: by attempt and rank the steps.
+    """
+    if not changes.num_rows:
+        return
+    names = ("attempt", "rank", "device", "line", "operator")
+    keys = [
+        changes[name].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
+        for name in names
+    ]
+    starts = np.nonzero(np.any([np.diff(key, prepend=-1) != 0 for key in keys], axis=0))[0]
+    heads = changes.take(pa.array(starts)).to_pylist()
+    places, sizes, blocks = (changes[name].to_numpy() for name in ("place", "change_bytes", "change_blocks"))
+    for head, first, after in zip(heads, starts, [*starts[1:], changes.num_rows], strict=True):
+        steps = judged.get((head["attempt"], head["rank"]))
+        if steps is None:
+            continue
+        own = slice(first, after)
+        series = _running(places[own], sizes[own], len(steps))
+        yield Group(
+            (head["attempt"], head["rank"], head["device"]),
+            head["line"],
+            head["operator"],
+            pc.min(changes["module"].slice(first, after - first)).as_py(),
+            pc.min(changes["category"].slice(first, after - first)).as_py(),
+            series,
+            _running(places[own], blocks[own], len(steps)),
+            trend_of(series),
+        )
+
+
+def _running(places: NDArray[np.int64], changes: NDArray[np.int64], num_steps: int) -> NDArray[np.int64]:
+    series = np.zeros(num_steps, np.int64)
+    series[places] = changes
+    return np.cumsum(series)
+
+
+def _counts(group: Group) -> bool:
+    return group.trend.growth == "leak" and group.trend.rate * AHEAD_STEPS >= NEGLIGIBLE_BYTES
+
+
+def _verdict(group: Group) -> str:
+    if group.trend.growth == "stopped":
+        return "stopped"
+    if not _counts(group):
+        return "negligible"
+    return "leaks" if len(group.series) >= CERTAIN_STEPS else "grows"
+
+
+def _in_graphs(groups: list[Group]) -> set[int]:
+    """The ids of the groups that are parts of graphs: several grow in the same steps on a device."""
+    alike: dict[tuple[Track, bytes], list[Group]] = {}
+    for group in groups:
+        if _counts(group) and group.category == "activation":
+            start = warm_up(len(group.series))
+            when = np.diff(group.blocks[start:]) > 0
+            alike.setdefault((group.track, when.tobytes()), []).append(group)
+    return {id(each) for own in alike.values() if len(own) >= GRAPH_GROUPS_LEAST for each in own}
+
+
+def _folded(groups: list[Group], judged: dict[tuple[int, int], list[int]]) -> pa.Table:
+    """A row for each verdict, line and operator: of the rank on which it grows fastest."""
+    graphs = _in_graphs(groups)
+    found: dict[tuple[Any, ...], list[Group]] = {}
+    for group in groups:
+        device_type = group.track[2].partition(":")[0]
+        found.setdefault((_verdict(group), group.line, group.operator, device_type), []).append(group)
+    rows = []
+    for (verdict, line, operator, _), own in found.items():
+        top = max(own, key=lambda group: (group.trend.rate, -group.track[1]))
+        attempt, rank, device = top.track
+        steps, trend, goes_on = judged[attempt, rank], top.trend, verdict != "stopped"
+        rows.append(
+            {
+                "verdict": verdict,
+                "line": line,
+                "operator": operator,
+                "module": top.module,
+                "category": top.category,
+                "num_ranks": len({group.track[1] for group in own}),
+                "attempt": attempt,
+                "rank": rank,
+                "device": device,
+                "bytes_per_step": round(trend.rate) if goes_on else None,
+                "low_bytes_per_step": round(trend.low) if goes_on else None,
+                "high_bytes_per_step": round(trend.high) if goes_on else None,
+                "since_step": steps[trend.first],
+                "last_step": steps[trend.last],
+                "grown_bytes": trend.grown_bytes,
+                "grown_blocks": int(top.blocks[-1] - top.blocks[warm_up(len(top.blocks))]),
+                "held_bytes": int(top.series[-1]),
+                "bytes_ahead": round(trend.rate * AHEAD_STEPS) if goes_on else None,
+                "in_graph": id(top) in graphs,
+            }
+        )
+    order = ("leaks", "grows", "negligible", "stopped")
+    rows.sort(
+        key=lambda r: (order.index(r["verdict"]), -(r["bytes_per_step"] or r["grown_bytes"]), r["line"] or "")
+    )
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def _forecast(groups: list[Group], tracks: list[dict[str, Any]]) -> dict[str, Any]:
+    """When the first device will be full, in steps from the last one; empty where no device's size is known.
+
+    The highest requested bytes of late steps rise by what leaks. What the process holds beyond the allocator
+    stays as it is; fragmentation is not in it.
+    """
+    rates: dict[Track, NDArray[np.float64]] = {}
+    for group in groups:
+        own = np.array((group.trend.rate, group.trend.low, group.trend.high))
+        rates[group.track] = rates.get(group.track, 0.0) + own
+    latest = {row["rank"]: row["attempt"] for row in sorted(tracks, key=lambda row: row["attempt"])}
+    best: dict[str, Any] = {}
+    for row in tracks:
+        track = (row["attempt"], row["rank"], row["device"])
+        if row["attempt"] != latest[row["rank"]]:
+            continue  # it is over, and another has begun
+        if track not in rates or row["device"] in HOST_MEMORY or not row["device_total_bytes"]:
+            continue
+        total = row["device_total_bytes"]
+        usable = total - round(max(total * SPARE_SHARE, SPARE_BYTES)) - (row["app_bytes"] or 0)
+        room = max(usable - (row["peak_bytes"] or 0), 0)
+        rate, low, high = rates[track]
+        left = int(room / rate)
+        if not best or left < best["steps_left"]:
+            best = {
+                "steps_left": left,
+                "steps_left_low": int(room / high),
+                "steps_left_high": int(room / low) if low > 0 else None,
+                "usable_bytes": usable,
+                "full_rank": row["rank"],
+                "full_device": row["device"],
+            }
+    return best
+
+
+def _answer(session_id: str, rows: pa.Table, seen: Seen, forecast: dict[str, Any]) -> Answer:
+    judged = seen.judged
+    leaking = [row for row in rows.to_pylist() if row["verdict"] in ("leaks", "grows")]
+    is_long = all(len(steps) >= CERTAIN_STEPS for steps in judged.values())
+    is_certain = all(row["verdict"] == "leaks" for row in leaking) if leaking else is_long
+    certainty: Certainty = "predicted" if is_certain else "suspected"
+    looked_at = min(len(steps) - warm_up(len(steps)) for steps in judged.values())
+    figures = {
+        "num_leaks": len(leaking),
+        "num_ranks": len({rank for _, rank in judged}),
+        "least_steps_looked_at": looked_at,
+        **forecast,
+    }
+    return Answer(
+        question="leaks",
+        session_id=session_id,
+        verdict="finding" if leaking else "fine",
+        sentence=leak_text.sentence(leaking, figures),
+        certainty=certainty,
+        error=leak_text.error(certainty, bool(leaking)),
+        rows=rows,
+        figures=figures,
+        notes=leak_text.notes(rows.to_pylist(), figures, seen.steps, seen.judged, seen.rows),
+        next_commands=leak_text.next_commands(leaking),
+    )
+
+
+def _cannot(session_id: str, reason: str) -> Answer:
+    return cannot_tell("leaks", session_id, reason, SCHEMA, next_commands=("rankmem steps",))

@@ -1,0 +1,164 @@
+"""Does a series of bytes, one value after each step, grow without end? Pure functions on numpy arrays.
+
+Stage: query. In: the bytes that a group of blocks held after each step. Out: a verdict with its rate. The
+test is Mann and Kendall's, which asks for an order and no shape; what tells a leak from a cache that fills
+are the new highest values, which must go on, and a rate that must not fall.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+WARM_UP_PARTS: Final = 5
+WARM_UP_LEAST: Final = 2
+"""Steps left out at the beginning, when states and caches are made: one in five, two at least."""
+STEPS_LEAST: Final = 8
+"""Steps that must be left: the rule below needs three new highest values and thirds of two steps."""
+POINTS_MAX: Final = 240
+"""More are pooled by the medians of neighbours: 28,680 slopes between pairs."""
+Z_LEAST: Final = 2.6
+"""Of Mann and Kendall's statistic: 1 in 200 series of noise exceeds it."""
+FALL_MOST: Final = 0.5
+"""Less than this part of what rose may fall again."""
+RECORDS_LEAST: Final = 3
+RECORD_INTERVALS_MOST: Final = 3
+"""New highest values, and how many of the usual distances between them the last may lie back."""
+HALF_RATE_LEAST: Final = 0.6
+"""The second half grows at least so fast, by the first's rate: a cache that fills slows down."""
+THIRD_RATE_LEAST: Final = 0.25
+"""The last third grows at least so fast, by the mean rate."""
+INTERVAL: Final = (5, 95)
+"""Percentiles of the slopes between all pairs of steps."""
+
+Growth = Literal["leak", "stopped", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """What a series does; rates in bytes a step."""
+
+    growth: Growth
+    """leak: it grows, and nothing shows that it will end. stopped: it grew and no longer does so."""
+    rate: float = 0.0
+    """The mean; of the last third of the steps where that differs from the rest (a leak that began late)."""
+    low: float = 0.0
+    high: float = 0.0
+    """Percentiles of the slopes that the rate is taken from, see :data:`INTERVAL`; widened to hold the rate
+    where growth comes in rare steps."""
+    grown_bytes: int = 0
+    """From the first step looked at to the last."""
+    first: int = 0
+    last: int = 0
+    """Places of the first and the last new highest value in the series; of growth that began within the
+    warm-up where it began."""
+
+
+NONE: Final = Trend(growth="none")
+
+
+def warm_up(num_steps: int) -> int:
+    """How many steps at the beginning do not count."""
+    return max(WARM_UP_LEAST, num_steps // WARM_UP_PARTS)
+
+
+def is_long_enough(num_steps: int) -> bool:
+    """Whether so many steps can be judged."""
+    return num_steps - warm_up(num_steps) >= STEPS_LEAST
+
+
+def trend_of(series: NDArray[np.int64]) -> Trend:
+    """Whether a series leaks, grew and stopped, or does neither.
+
+    Args:
+        series: bytes after each step, the warm-up included; long enough (:func:`is_long_enough`).
+    """
+    start = warm_up(len(series))
+    seen = series[start:]
+    if seen[-1] <= seen[0]:
+        return NONE
+    points, size = pooled(seen)
+    if mann_kendall(points) <= Z_LEAST or _fall(points) >= FALL_MOST:
+        return NONE
+    records = np.nonzero(points[1:] > np.maximum.accumulate(points)[:-1])[0] + 1
+    low, high = _interval(points, size)
+    mean = float(points[-1] - points[0]) / ((len(points) - 1) * size)
+    third = len(points) // 3
+    last_rate = float(points[-1] - points[-third - 1]) / (third * size)
+    grown = Trend(
+        growth="stopped",
+        rate=mean,
+        low=min(low, mean),
+        high=max(high, mean),
+        grown_bytes=int(seen[-1] - seen[0]),
+        first=start + int(records[0]) * size if records[0] > 1 else _begin(series, start + 1),
+        last=start + min(int(records[-1]) * size, len(seen) - 1),
+    )
+    if not _goes_on(points, records, last_rate >= THIRD_RATE_LEAST * mean):
+        return grown
+    low_last, high_last = _interval(points[-third - 1 :], size)
+    if not low_last <= mean <= high_last:
+        mean, low, high = last_rate, low_last, high_last
+    return Trend(
+        growth="leak",
+        rate=mean,
+        low=min(low, mean),
+        high=max(high, mean),
+        grown_bytes=grown.grown_bytes,
+        first=grown.first,
+        last=grown.last,
+    )
+
+
+def _begin(series: NDArray[np.int64], place: int) -> int:
+    """Where the growth began that goes on at a place: in the warm-up, too."""
+    while place > 1 and series[place - 2] < series[place - 1]:
+        place -= 1
+    return place
+
+
+def _goes_on(points: NDArray[np.float64], records: NDArray[np.intp], is_last_third: bool) -> bool:
+    """New highest values still come, as often as before, and the growth has not slowed down."""
+    if len(records) < RECORDS_LEAST or not is_last_third:
+        return False
+    last = len(points) - 1
+    usual = float(np.median(np.diff(records)))
+    if last - records[-1] > RECORD_INTERVALS_MOST * usual - 1:
+        return False
+    half = len(points) // 2
+    first_half = (points[half] - points[0]) / max(half, 1)
+    return bool((points[-1] - points[half]) / (last - half) >= HALF_RATE_LEAST * first_half)
+
+
+def _fall(points: NDArray[np.float64]) -> float:
+    """The part of what rose that fell again."""
+    changes = np.diff(points)
+    return float(-changes[changes < 0].sum() / max(1.0, changes[changes > 0].sum()))
+
+
+def pooled(values: NDArray[np.int64]) -> tuple[NDArray[np.float64], int]:
+    """At most :data:`POINTS_MAX` values, each the median of as many neighbours, and how many those are."""
+    size = -(-len(values) // POINTS_MAX)
+    whole = len(values) // size * size
+    return np.median(values[:whole].reshape(-1, size), axis=1), size
+
+
+def mann_kendall(values: NDArray[np.float64]) -> float:
+    """The statistic of Mann and Kendall with its correction for ties: above 0 where values tend to grow."""
+    n = len(values)
+    score = float(np.triu(np.sign(values[None, :] - values[:, None]), 1).sum())
+    _, ties = np.unique(values, return_counts=True)
+    variance = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
+    return 0.0 if variance <= 0 else float((score - np.sign(score)) / math.sqrt(variance))
+
+
+def _interval(points: NDArray[np.float64], size: int) -> tuple[float, float]:
+    """The ends of the interval of the slopes between all pairs, in bytes a step."""
+    first, second = np.triu_indices(len(points), 1)
+    slopes = (points[second] - points[first]) / ((second - first) * size)
+    low, high = np.percentile(slopes, INTERVAL)
+    return float(low), float(high)

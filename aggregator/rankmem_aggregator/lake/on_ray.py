@@ -1,0 +1,165 @@
+"""The engine ``ray://HOST:PORT``: a Ray cluster runs the tasks.
+
+Stage: query, in the reader's process. Ray's own tasks do it, not actors: its worker processes stay warm
+between them as long as the connection is open, a CPU is taken only while a task runs, and Ray itself runs a
+task again, on another machine if need be, whose worker died.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rankmem_aggregator.lake.engine import (
+    RETRIES,
+    check_installed,
+    check_reachable,
+    first_line,
+    interrupted,
+    portable_answer,
+    rows_of,
+)
+from rankmem_aggregator.lake.kernel import Task
+from rankmem_aggregator.lake.worker import MEMORY_SHARE, packed
+from rankmem_protos.errors import Code, RankmemError
+
+START: Final = "start one: ray start --head (its client server listens on port 10001)"
+_lock: Final = threading.Lock()
+_readers: Final[list[str]] = []
+"""The addresses of the engines that are open: a process has one connection to Ray."""
+
+
+class OnRay:
+    """A Ray cluster.
+
+    Args:
+        address: ``ray://HOST:PORT`` of its client server; from one of its machines ``HOST:PORT`` of its head.
+        host: of the address.
+        port: of the address.
+
+    Raises:
+        RankmemError: UNAVAILABLE, UNSUPPORTED, see ``open_engine``.
+    """
+
+    def __init__(self, address: str, host: str, port: int) -> None:
+        check_installed("Ray", "ray", "pip install 'rankmem[ray]'")
+        check_reachable("Ray cluster", host, port, START)
+        self._address = address
+        self._ray: Any = None
+        """The package, once this is connected: the first question that needs it waits for that."""
+        self._workers = self._memory_bytes = 0
+        self._running: dict[Any, Task] = {}
+        self._stopped = threading.Event()
+
+    @property
+    def workers(self) -> int:
+        """See :class:`Engine`: the cluster's CPUs as it was connected to."""
+        if self._ray is None:
+            self._connect()
+        return self._workers
+
+    def _connect(self) -> None:
+        """Connects this process, unless it is: through another reader, or by the program that we are in."""
+        import ray
+
+        with _lock:
+            if _readers and self._address not in _readers:
+                raise RankmemError(
+                    Code.CONFLICT,
+                    f"this process is connected to the Ray cluster at {_readers[0]}, and can be to one",
+                    f"close what uses it before {self._address} is opened",
+                )
+            if not ray.is_initialized():
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # what it warns of, it raises as well
+                        ray.init(self._address, log_to_driver=False, logging_level="ERROR")
+                except Exception as exc:
+                    ray.shutdown()
+                    raise self._refusal(exc) from exc
+                _readers.append(self._address)
+            elif _readers:
+                _readers.append(self._address)
+            self._ray = ray
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and "CPU" in node["Resources"]]
+        self._workers = sum(int(node["CPU"]) for node in nodes)
+        if not self._workers:
+            self.close()
+            raise RankmemError(
+                Code.UNAVAILABLE,
+                f"the Ray cluster at {self._address} has no CPU for tasks",
+                "add a machine: ray start --address=HEAD:6379",
+            )
+        self._memory_bytes = int(min(MEMORY_SHARE * node.get("memory", 0) / node["CPU"] for node in nodes))
+        self._answer = ray.remote(num_cpus=1, max_retries=RETRIES)(portable_answer())
+
+    def _refusal(self, exc: Exception) -> RankmemError:
+        if "ersion mismatch" in str(exc):
+            found = " ".join(str(exc).split())
+            return RankmemError(
+                Code.UNSUPPORTED,
+                f"the Ray cluster at {self._address} is of another version: {found}",
+                "install here what runs there",
+            )
+        return RankmemError(
+            Code.UNAVAILABLE,
+            f"{self._address} does not answer as a Ray cluster: {first_line(exc)}",
+            "it may expect its token: RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH=FILE; ray:// is for the port "
+            "of its client server, 10001, HOST:PORT for the head's, 6379, from one of its machines",
+        )
+
+    def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, pa.Table]]:
+        """See :class:`Engine`."""
+        self._stopped.clear()
+        waiting, workers = iter(tasks), self.workers
+        try:
+            while True:
+                while len(self._running) < workers and (task := next(waiting, None)) is not None:
+                    limited = replace(task, memory_bytes=self._memory_bytes)
+                    self._running[self._answer.remote(packed(limited))] = task
+                if not self._running:
+                    return
+                for ref in self._ray.wait(list(self._running))[0]:
+                    task = self._running.pop(ref)
+                    yield task, rows_of(task, self._sent(task, ref))
+        finally:
+            self._cancel()
+
+    def _sent(self, task: Task, ref: Any) -> tuple[Any, ...]:
+        """What a worker sent."""
+        try:
+            sent: tuple[Any, ...] = self._ray.get(ref)
+        except Exception as exc:
+            if self._stopped.is_set():
+                raise interrupted() from None
+            raise RankmemError(
+                Code.UNAVAILABLE,
+                f"{task.part}: Ray gave it up after {RETRIES + 1} tries: {first_line(exc)}",
+                "more memory for the workers, or another engine; Ray's logs on their machines have the rest",
+            ) from exc
+        return sent
+
+    def _cancel(self) -> None:
+        for ref in list(self._running):
+            self._ray.cancel(ref, force=True)
+        self._running.clear()
+
+    def stop(self) -> None:
+        """See :class:`Engine`."""
+        self._stopped.set()
+        for ref in list(self._running):
+            self._ray.cancel(ref, force=True)
+
+    def close(self) -> None:
+        """See :class:`Engine`."""
+        with _lock:
+            if self._ray is not None and self._address in _readers:
+                _readers.remove(self._address)
+                if not _readers:
+                    self._ray.shutdown()
+            self._ray = None

@@ -1,0 +1,247 @@
+"""A lake as an aggregator serves it: what is stored, by whomever, and what it has received itself.
+
+Stage: query, in the aggregator. In: the lake's files that count, and the batches of the tail; out: cursors of
+an instance of DuckDB in which every table is both. An instance is made when the files have changed, and only
+if somebody asks; batches that come later are added to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.ingest.sequence import Progress
+from rankmem_aggregator.ingest.stored_state import progress_rows
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.instance import LakeInstance
+from rankmem_aggregator.lake.lanes import Lanes
+from rankmem_aggregator.lake.layout import TABLES
+from rankmem_aggregator.lake.tail import Received, Tail
+from rankmem_aggregator.store import private_files, schema
+from rankmem_aggregator.store.disk import DISK_SLACK_BYTES, DiskLowError
+from rankmem_aggregator.store.instance import Settings
+from rankmem_aggregator.store.recovery import Readers
+from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import SCHEMA_VERSION, Table
+
+FRESH_S: Final = 2.0
+"""What others have stored is looked for after this time, if somebody asks."""
+KEPT_INSTANCES: Final = 4
+"""Statements may still run on those before: a commit comes every few seconds, a statement takes a minute."""
+_TAIL: Final = "tail"
+"""Schema of the tables with received rows."""
+_PLACE: Final = "tail_place"
+"""Their column that orders rows with one key."""
+
+
+class TailInstance(LakeInstance):
+    """A lake with rows that are not in its files.
+
+    Args:
+        files: the lake.
+        tail: the files that count, and the batches.
+        settings: of DuckDB.
+    """
+
+    def __init__(self, files: LakeFiles, tail: Tail, settings: Settings) -> None:
+        super().__init__(files, tail.catalog, settings)
+        self.version, self.generation = tail.catalog.version, tail.generation
+        self._num_added = 0
+        self._connection.execute(f"CREATE SCHEMA {_TAIL}")
+        for table in TABLES.values():
+            columns = ", ".join(
+                f"{schema.quoted(c.name)} {schema.duckdb_type(c.type)}" for c in table.columns
+            )
+            self._connection.execute(f"CREATE TABLE {_tail_of(table)} ({columns}, {_PLACE} BIGINT)")
+        self.complete()
+
+    def add(self, batches: tuple[Received, ...]) -> None:
+        """Adds those that are new."""
+        for place, received in enumerate(batches[self._num_added :], self._num_added):
+            for name, rows in {**received.batch.rows, **_progress(received)}.items():
+                self._connection.register("received", rows)
+                placed = f"SELECT *, {place} AS {_PLACE} FROM received"
+                self._connection.execute(f"INSERT INTO {_tail_of(TABLES[name])} BY NAME {placed}")
+                self._connection.unregister("received")
+        self._num_added = len(batches)
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A new one to the instance."""
+        return self._connection.cursor()
+
+    def _table_statements(self, table: Table) -> list[str]:
+        if table.name not in TABLES:
+            return super()._table_statements(table)
+        name = schema.quoted(table.name)
+        columns = ", ".join(map(schema.quoted, table.column_names()))
+        tail = f"SELECT {columns}, {_PLACE} FROM {_tail_of(table)}"
+        if self._catalog.of_table(table.name):
+            rows = f"SELECT {columns}, -1 AS {_PLACE} FROM ({self.rows_of(table)}) UNION ALL {tail}"
+        else:
+            rows = tail
+        latest = ""
+        if table.key:
+            key = ", ".join(map(schema.quoted, table.key))
+            latest = f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {_PLACE} DESC) = 1"
+        # Several writers have the same rows of what belongs to no session.
+        distinct = "DISTINCT" if not table.key and "session_id" not in table.column_names() else ""
+        return [f"CREATE VIEW {name} AS SELECT {distinct} {columns} FROM ({rows}) {latest}"]
+
+
+class _Instance:
+    """What the limits of statements ask: nothing is written by this instance."""
+
+    def __init__(self) -> None:
+        self.is_invalidated = False
+        self.readers: Readers | None = None
+
+    def is_over_memory_limit(self) -> bool:
+        """Never: DuckDB's own limit ends a statement, and no commit needs the memory."""
+        return False
+
+
+class LakeDisk:
+    """Where a lake's bytes go."""
+
+    def __init__(self, files: LakeFiles, scratch: Path, tail: Callable[[], Tail]) -> None:
+        self._files, self._scratch, self._tail = files, scratch, tail
+
+    def free_bytes(self) -> int:
+        """Free beside a lake in a folder; of an object store: where statements spill."""
+        return shutil.disk_usage(self._files.root if self._files.is_local else self._scratch).free
+
+    def file_bytes(self) -> int:
+        """Of the lake's files."""
+        return sum(file.size_bytes for file in self._tail().catalog.files)
+
+    def log_bytes(self) -> int:
+        """Decoded bytes that are received and not stored."""
+        return sum(received.batch.size_bytes for received in self._tail().batches)
+
+    def check_room(self, size_bytes: int = 0) -> None:
+        """Raises DiskLowError where a folder has no room for so many bytes more."""
+        needed = size_bytes + DISK_SLACK_BYTES
+        if self._files.is_local and self.free_bytes() < needed:
+            raise DiskLowError(
+                f"{self.free_bytes()} bytes are free in {self._files.root}, a commit may need {needed}"
+            )
+
+
+class LakeStore:
+    """A lake that is served.
+
+    Args:
+        config: of the aggregator, with a lake.
+
+    Raises:
+        RankmemError: as :class:`LakeFiles` and :class:`Lanes`.
+    """
+
+    def __init__(self, config: AggregatorConfig) -> None:
+        # See open_store: Arrow's own pool gives pages back, and the kernel zeroes them again.
+        pa.set_memory_pool(pa.system_memory_pool())
+        self.files = LakeFiles(config.lake)
+        self.place = self.files.root
+        private_files.hold(Path(self.files.root))
+        try:
+            self.lanes = Lanes(self.files)
+            self._scratch = Path(tempfile.mkdtemp(prefix="rankmem-serve-"))
+        except BaseException:
+            private_files.release()
+            raise
+        self.path = self._scratch / "lake"
+        self.facts = schema.DatabaseFacts(
+            database_id=self.lanes.lake_id, schema_version=SCHEMA_VERSION, created_ns=0
+        )
+        self.disk = LakeDisk(self.files, self._scratch, lambda: self._tail())
+        self.instance = _Instance()
+        self._settings: Settings = {
+            "memory_limit": f"{config.duckdb_memory()}B",
+            "threads": config.thread_count(),
+        }
+        self._tail: Callable[[], Tail] = lambda: Tail(self.lanes.catalog, (), 0)
+        self._refresh: Callable[[], None] = lambda: None
+        self._refreshed_s = float("-inf")
+        self._lock = threading.Lock()
+        self._instances: deque[TailInstance] = deque(maxlen=KEPT_INSTANCES)
+        self._closed = False
+
+    def follow(self, tail: Callable[[], Tail], refresh: Callable[[], None]) -> None:
+        """Answers from this tail from now on.
+
+        Args:
+            tail: what there is now.
+            refresh: looks what others have stored; raises RankmemError while the lake cannot be read.
+        """
+        self._tail, self._refresh = tail, refresh
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection that sees what is stored and received by now; the caller closes it. Any thread.
+
+        Raises:
+            RankmemError: UNAVAILABLE once it is closed, or while the lake cannot be read.
+        """
+        with self._lock:
+            if self._closed:
+                raise RankmemError(Code.UNAVAILABLE, f"{self.place} is being closed", "try again in a moment")
+            if time.monotonic() - self._refreshed_s > FRESH_S:
+                with contextlib.suppress(RankmemError):  # what is known is right, and some seconds old
+                    self._refresh()
+                self._refreshed_s = time.monotonic()
+            tail = self._tail()
+            last = self._instances[-1] if self._instances else None
+            if last is None or (last.version, last.generation) != (tail.catalog.version, tail.generation):
+                try:
+                    last = TailInstance(self.files, tail, self._settings)
+                except (duckdb.Error, OSError) as exc:
+                    raise RankmemError(
+                        Code.UNAVAILABLE, f"{self.place} cannot be read now: {exc}", "rankmem lake check"
+                    ) from exc
+                self._instances.append(last)
+            last.add(tail.batches)
+            return last.connection()
+
+    def close(self) -> None:
+        """Ends it; statements that run are interrupted before. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._instances.clear()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        private_files.release()
+
+
+def _tail_of(table: Table) -> str:
+    return f"{_TAIL}.{schema.quoted(table.name)}"
+
+
+def _progress(received: Received) -> dict[str, pa.Table]:
+    """The rows that the commit of a batch has beside its own."""
+    batch = received.batch
+    spool = batch.spool
+    moved = Progress(spool=spool, last_sequence=batch.sequence_last, final=batch.final)
+    start: dict[str, Any] = {
+        "spool_id": spool.spool_id,
+        "session_id": spool.session_id,
+        "attempt": spool.attempt,
+        "rank": spool.rank,
+        "declared_attempt": spool.attempt if spool.declared_attempt is None else spool.declared_attempt,
+        "start": spool.start,
+        "launch": spool.launch,
+    }
+    return {
+        schema.INGEST_PROGRESS.name: progress_rows([moved], received.at_ns),
+        schema.SPOOL_START.name: pa.Table.from_pylist([start], schema.SPOOL_START.arrow_schema()),
+    }

@@ -1,0 +1,74 @@
+-- Question: By how much did what the blocks of a line and operator hold change from the end of a step to the next?
+-- Parameters:
+--   session (text): session id
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   attempt, rank, device: whose
+--   line: of the project, nearest to the operator that made the blocks; of backward's blocks that of the forward call
+--   operator: that made them
+--   module: of the first of their modules by name
+--   category: of the first of their categories by name, as known when the block was sent
+--   place (count): of the step among the rank's, from 0, in order of their ends
+--   change_bytes (bytes): after this step less after the one before; of the first, what is held after it
+--   change_blocks (count): the same of the number of blocks. Steps without a change have no row
+-- Scatter: hosts
+WITH ended AS MATERIALIZED (
+    SELECT
+        attempt,
+        rank,
+        max(seq) AS seq,
+        row_number() OVER (PARTITION BY attempt, rank ORDER BY max(seq)) - 1 AS place
+    FROM step
+    WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank) AND seq IS NOT NULL
+    GROUP BY attempt, rank, step
+),
+-- Most blocks die within the step that made them and are in no answer.
+held AS MATERIALIZED (
+    SELECT
+        b.attempt,
+        b.rank,
+        b.device,
+        b.operator,
+        b.module,
+        b.first_category AS category,
+        b.forward_stack_id,
+        b.stack_id,
+        coalesce(b.requested_bytes, b.size_bytes) AS bytes,
+        b.freed_seq,
+        e.place
+    FROM allocation_life AS b
+    ASOF INNER JOIN ended AS e ON b.attempt = e.attempt AND b.rank = e.rank AND b.allocation_id <= e.seq
+    WHERE b.session_id = $session
+        AND ($rank::INTEGER IS NULL OR b.rank = $rank)
+        AND (b.freed_seq IS NULL OR b.freed_seq > e.seq)
+),
+change AS (
+    SELECT * EXCLUDE (freed_seq), 1 AS blocks
+    FROM held
+    UNION ALL BY NAME
+    SELECT h.* EXCLUDE (freed_seq, bytes, place), -h.bytes AS bytes, -1 AS blocks, e.place
+    FROM (SELECT * FROM held WHERE freed_seq IS NOT NULL) AS h
+    ASOF INNER JOIN ended AS e ON h.attempt = e.attempt AND h.rank = e.rank AND h.freed_seq <= e.seq
+)
+SELECT
+    c.attempt,
+    c.rank,
+    c.device,
+    s.line,
+    c.operator,
+    min(c.module) AS module,
+    min(c.category) AS category,
+    c.place,
+    sum(c.bytes)::BIGINT AS change_bytes,
+    sum(c.blocks)::BIGINT AS change_blocks
+FROM (
+    SELECT attempt, rank, device, coalesce(forward_stack_id, stack_id) AS stack_id, operator, place,
+        min(module) AS module, min(category) AS category, sum(bytes) AS bytes, sum(blocks) AS blocks
+    FROM change
+    GROUP BY attempt, rank, device, coalesce(forward_stack_id, stack_id), operator, place
+) AS c
+LEFT JOIN stack AS s USING (stack_id)
+CROSS JOIN unstreamed
+GROUP BY c.attempt, c.rank, c.device, s.line, c.operator, c.place
+HAVING sum(c.bytes) <> 0 OR sum(c.blocks) <> 0
+ORDER BY attempt, rank, device, line, operator, place;

@@ -1,0 +1,41 @@
+"""``rankmem fragmentation``: what the allocator loses, and which of its settings would give it back."""
+
+from __future__ import annotations
+
+from rankmem_cli.args import options
+from rankmem_cli.show.insight import FailOn
+from rankmem_cli.show.render import Format
+
+
+def fragmentation(
+    db: options.ReadDb = None,
+    lake: options.Lake = None,
+    engine: options.Engine = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    rank: options.Rank = None,
+    fail_on: FailOn = None,
+    output: options.Output = Format.TABLE,
+) -> None:
+    """Show what fragmentation loses, and which setting saves it.
+
+    Replays every allocation of the highest rank, or of --rank, under other settings of PyTorch's caching
+    allocator. Settings other than the default ones were checked against PyTorch's own allocator on a
+    simulated device, not yet on a GPU.
+    Exit code 2: cannot tell, with the reason: on a CPU, or if the replay does not reproduce the recording.
+    """
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.insight import tell
+
+    tell(
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        session,
+        lambda queries, facts: queries.fragmentation(facts.session_id, rank=rank),
+        lambda answer: columns.fragmentation(),
+        output=output,
+        fail_on=fail_on,
+    )

@@ -1,0 +1,40 @@
+"""``rankmem leaks``: what leaks, at which line, and when the device will be full."""
+
+from __future__ import annotations
+
+from rankmem_cli.args import options
+from rankmem_cli.show.insight import FailOn
+from rankmem_cli.show.render import Format
+
+
+def leaks(
+    db: options.ReadDb = None,
+    lake: options.Lake = None,
+    engine: options.Engine = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    rank: options.Rank = None,
+    fail_on: FailOn = None,
+    output: options.Output = Format.TABLE,
+) -> None:
+    """Show which lines hold ever more memory after each step.
+
+    Judges what each line's blocks hold after each step. Distinguishes leaks from caches that have filled, and
+    estimates when the device will be out of memory. Needs ten steps; below sixty a leak is only suspected.
+    Exit code 2: cannot tell, with the reason.
+    """
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.insight import tell
+
+    tell(
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        session,
+        lambda queries, facts: queries.leaks(facts.session_id, rank=rank),
+        lambda answer: columns.leaks(),
+        output=output,
+        fail_on=fail_on,
+    )

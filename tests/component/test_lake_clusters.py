@@ -1,0 +1,267 @@
+"""A lake through Ray and Spark: no answer differs from the database file's; what is wrong there is named."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from constructed import BASE_NS, SECOND_NS
+from lake_answers import DeadlyTask, OnceDeadlyTask, check_views, whole_of
+from lake_sessions import RESTARTED, STEADY, lake_sessions, named_questions
+from rankmem_aggregator import connect
+from rankmem_aggregator.lake import on_spark, worker
+from rankmem_aggregator.lake.engine import Engine, portable_answer
+from rankmem_aggregator.lake.engines import open_engine
+from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.lake.kernel import Task
+from rankmem_aggregator.lake.scattered import ScatteredQueries
+from rankmem_aggregator.query.queries import Queries
+from rankmem_protos.errors import Code, RankmemError
+from ray_cluster import START_S, ray_cluster, reason_to_skip, wait_for_workers
+
+AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
+PART_ROWS = 60
+NO_RAY = reason_to_skip()
+NO_SPARK = (
+    None
+    if importlib.util.find_spec("pysail") and importlib.util.find_spec("pyspark")
+    else "no Spark Connect server: pysail and pyspark-client are not installed"
+)
+needs_ray = pytest.mark.skipif(NO_RAY is not None, reason=str(NO_RAY))
+needs_spark = pytest.mark.skipif(NO_SPARK is not None, reason=str(NO_SPARK))
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lake_sessions(tmp_path_factory.mktemp("lake") / "sessions.duckdb")
+
+
+@pytest.fixture(scope="module")
+def lake(database: Path) -> str:
+    folder = str(database.parent / "lake")
+    import_database(database, folder, part_rows=PART_ROWS)
+    return f"lake:{folder}"
+
+
+@pytest.fixture(scope="module")
+def file(database: Path) -> Iterator[Queries]:
+    with connect(database) as queries:
+        yield queries
+
+
+@contextlib.contextmanager
+def sail() -> Iterator[str]:
+    """A Spark Connect server on loopback: Sail, with one process that runs all."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pysail", "spark", "server", "--ip", "127.0.0.1", "--port", str(port)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + START_S
+        while time.monotonic() < until and process.poll() is None:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            time.sleep(0.1)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    """A cluster to which this process is connected; other engines use the connection, too."""
+    with ray_cluster() as (address, token), pytest.MonkeyPatch.context() as patch:
+        for name, value in token.items():
+            patch.setenv(name, value)
+        with contextlib.closing(connected(address)):
+            wait_for_workers()
+            yield address
+
+
+def connected(address: str) -> Engine:
+    """The engine, as soon as its cluster is up."""
+    until = time.monotonic() + START_S
+    while True:
+        try:
+            engine = open_engine(address)
+            assert engine.workers
+            return engine
+        except RankmemError:
+            if time.monotonic() > until:
+                raise
+
+
+@pytest.fixture(scope="module")
+def spark_address() -> Iterator[str]:
+    with sail() as address:
+        yield address
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param("ray", marks=needs_ray), pytest.param("spark", marks=needs_spark)]
+)
+def scattered(request: pytest.FixtureRequest, lake: str) -> Iterator[ScatteredQueries]:
+    address = request.getfixturevalue(f"{request.param}_address")
+    with ScatteredQueries(lake, address, worth_bytes=0) as queries:
+        yield queries
+
+
+def test_every_view_and_macro_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
+    assert scattered.engine.workers >= 2
+    check_views(file, scattered, RESTARTED, AT_NS, 1)
+
+
+def test_every_named_query_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
+    for name, text, parameters in named_questions(RESTARTED, AT_NS, 1):
+        if "-- Scatter: none" not in text:
+            assert scattered.sql(text, parameters) == file.sql(text, parameters), name
+
+
+def test_an_interrupted_question_ends_and_the_next_is_answered(
+    scattered: ScatteredQueries, file: Queries
+) -> None:
+    def interrupting() -> Iterator[Task]:
+        yield whole_of(scattered)[0]
+        scattered.interrupt()
+        yield whole_of(scattered)[1]
+
+    with pytest.raises(RankmemError, match="the question was interrupted"):
+        list(scattered._run(interrupting()))
+    scattered.allow()
+    assert scattered.peak(STEADY) == file.peak(STEADY)
+
+
+def test_a_missing_file_fails_the_question_and_names_it_and_the_worker(
+    scattered: ScatteredQueries, lake: str
+) -> None:
+    gone = next(Path(lake.removeprefix("lake:"), "memory_bucket", f"session_id={STEADY}").rglob("*.parquet"))
+    gone.rename(gone.with_suffix(".gone"))
+    try:
+        match = rf"of session {STEADY}: on {socket.gethostname()}: the lake's file .*{gone.name} is missing"
+        with pytest.raises(RankmemError, match=match):
+            list(scattered.engine.run(whole_of(scattered)))
+    finally:
+        gone.with_suffix(".gone").rename(gone)
+
+
+def test_a_worker_with_another_duckdb_is_refused(
+    scattered: ScatteredQueries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "installed", lambda: {"rankmem": "9.1", "duckdb": "9.2"})
+    with pytest.raises(
+        RankmemError, match=r"the worker on .* has .*, this process rankmem 9.1, duckdb 9.2"
+    ) as e:
+        list(scattered.engine.run(whole_of(scattered)))
+    assert e.value.code is Code.UNSUPPORTED
+    assert e.value.hint == "install the same: pip install 'rankmem==9.1' 'duckdb==9.2'"
+
+
+@needs_ray
+def test_a_worker_without_rankmem_says_so() -> None:
+    from ray import cloudpickle
+
+    ask = (
+        "import sys; sys.modules['rankmem_aggregator'] = None; from ray import cloudpickle; "
+        "print(cloudpickle.loads(sys.stdin.buffer.read())(b''))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        input=cloudpickle.dumps(portable_answer()),
+        capture_output=True,
+        check=False,
+    )
+    assert b"cannot import rankmem: " in done.stdout, done.stderr
+
+
+@needs_ray
+@pytest.mark.parametrize("is_above", [False, True], ids=["worker", "machine"])
+def test_the_part_of_a_worker_or_machine_that_is_killed_runs_again(
+    ray_address: str, lake: str, tmp_path: Path, is_above: bool
+) -> None:
+    wait_for_workers()
+    with ScatteredQueries(lake, ray_address, worth_bytes=0) as queries:
+        first, second = whole_of(queries)
+        expected = {str(task.part): task.run() for task in (first, second)}
+        deadly = OnceDeadlyTask(
+            address=first.address, version=first.version, part=first.part, sql=first.sql,
+            parameters=first.parameters, marks=str(tmp_path), is_above=is_above,
+        )  # fmt: skip
+        assert {str(task.part): rows for task, rows in queries.engine.run([deadly, second])} == expected
+    assert len(list(tmp_path.iterdir())) == 2  # it ran twice
+
+
+@needs_ray
+def test_a_part_that_kills_its_workers_fails_the_question(ray_address: str, lake: str) -> None:
+    with ScatteredQueries(lake, ray_address, worth_bytes=0) as queries:
+        with pytest.raises(
+            RankmemError, match=r"all ranks but 2-3 of .*: Ray gave it up after 4 tries: "
+        ) as caught:
+            list(queries.engine.run(whole_of(queries, DeadlyTask)[:1]))
+        assert caught.value.code is Code.UNAVAILABLE
+        assert [task.part for task, _ in queries.engine.run(whole_of(queries)[1:])]
+
+
+@needs_spark
+def test_an_answer_larger_than_a_message_of_spark_comes_in_pieces(
+    spark_address: str, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_spark, "CHUNK_BYTES", 100)
+    with ScatteredQueries(lake, spark_address, worth_bytes=0) as queries:
+        tasks = whole_of(queries)
+        found = {str(task.part): rows for task, rows in queries.engine.run(tasks)}
+        assert found == {str(task.part): task.run() for task in tasks}
+
+
+@needs_spark
+def test_a_spark_server_that_dies_fails_the_question(lake: str) -> None:
+    with sail() as address, ScatteredQueries(lake, address, worth_bytes=0) as queries:
+        with pytest.raises(
+            RankmemError, match=r" of session .*: Spark at sc://127.0.0.1:\d+ gave it up: "
+        ) as caught:
+            list(queries.engine.run(whole_of(queries, DeadlyTask)))
+        assert caught.value.code is Code.UNAVAILABLE
+
+
+@needs_ray
+def test_without_its_token_a_cluster_does_not_answer_and_the_hint_says_why(ray_address: str) -> None:
+    ask = f"from rankmem_aggregator.lake.engines import open_engine; open_engine({ray_address!r}).workers"
+    impatient = {f"RAY_CLIENT_{which}_CONNECTION_TIMEOUT_S": "1" for which in ("INITIAL", "MAX")}
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": ":".join(sys.path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+        | impatient,
+    )  # fmt: skip
+    assert f"{ray_address} does not answer as a Ray cluster: " in done.stderr
+    assert "it may expect its token: RAY_AUTH_MODE=token" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [
+        pytest.param("ray://{}", "no Ray cluster at", marks=needs_ray),
+        pytest.param("{}", "no Ray cluster at", marks=needs_ray),
+        pytest.param("sc://{}/;token=secret", "no Spark Connect server at", marks=needs_spark),
+    ],
+)
+def test_an_engine_that_is_away_fails_at_once_and_says_what_to_start(form: str, start: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        place = f"127.0.0.1:{probe.getsockname()[1]}"
+    with pytest.raises(RankmemError, match=f"{start} {place}: .*refused") as caught:
+        open_engine(form.format(place))
+    assert caught.value.code is Code.UNAVAILABLE
+    assert caught.value.hint.startswith("start one: ")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,57 @@
+"""Insights say the same of a file, of a running aggregator, and of the lake made of that file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from constructed import empty_database
+from insights_page import JOBS
+from rankmem_aggregator import connect
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.insights.answer import Answer
+from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.server import aggregator as server
+
+PART_ROWS = 60
+"""So small that the lake is cut by hosts and by time."""
+
+
+@pytest.mark.parametrize("verb", JOBS)
+def test_a_file_an_aggregator_and_a_lake_give_the_same_answer(verb: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        JOBS[verb](connection)
+    lake = tmp_path / "job.lake"
+    import_database(path, str(lake), part_rows=PART_ROWS)
+    with connect(path) as queries:
+        expected = ask(queries, verb)
+    assert expected.verdict == "finding"
+    assert expected.rows.num_rows > 1
+    with connect(f"lake:{lake}") as queries:
+        assert ask(queries, verb) == expected
+    with (
+        server.open(AggregatorConfig(database_path=path, listen="127.0.0.1:0")) as running,
+        connect(running.address) as queries,
+    ):
+        assert ask(queries, verb) == expected
+
+
+def test_an_engine_puts_the_parts_of_the_hosts_together(tmp_path: Path) -> None:
+    from rankmem_aggregator.lake.scattered import ScatteredQueries
+
+    path, lake = tmp_path / "job.duckdb", tmp_path / "job.lake"
+    with empty_database(str(path)) as connection:
+        JOBS["imbalance"](connection)
+    import_database(path, str(lake), part_rows=PART_ROWS)
+    with connect(path) as queries:
+        expected = ask(queries, "imbalance")
+    with ScatteredQueries(f"lake:{lake}", "processes:2", worth_bytes=0) as queries:
+        assert ask(queries, "imbalance") == expected
+
+
+def ask(queries: Queries, verb: str) -> Answer:
+    answer: Answer = getattr(queries, verb)()
+    return answer

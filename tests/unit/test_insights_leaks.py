@@ -1,0 +1,284 @@
+"""What leaks, over logs made by hand: lines, rates, graphs, forecasts, and what cannot be told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from constructed import SECOND_NS, RankLog, clear, empty_database, store_logs, store_rows
+from json_schema import faults
+from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.leaks import SCHEMA
+from rankmem_aggregator.query import open as opening
+from rankmem_cli.main import app
+from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import Code, RankmemError
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+GIB = 1 << 30
+LEAK, CLEAN, RING = 10, 11, 12
+"""Stacks: their lines are train.py:10 and so on."""
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("leaks") / "job.duckdb"
+    empty_database(str(path)).close()
+    return path
+
+
+@pytest.fixture
+def ask(database: Path) -> Ask:
+    def asked(logs: list[RankLog], more: dict[str, list[dict[str, Any]]], **options: Any) -> Answer:
+        with duckdb.connect(str(database)) as connection:
+            clear(connection)
+            store_logs(connection, logs)
+            frames = [
+                {"stack_id": n, "ordering": 0, "file_path": "train.py", "line_number": n, "function": "main"}
+                for n in range(10, 20)
+            ]
+            store_rows(connection, "stack_frame", frames)
+            for table, rows in more.items():
+                store_rows(connection, table, rows)
+        with opening.open_queries(database, Credentials()) as queries:
+            return queries.leaks(**options)
+
+    return asked
+
+
+def training(
+    log: RankLog,
+    steps: int,
+    *,
+    each: Callable[[RankLog, int, int], None] = lambda log, step, at: None,
+    device: str = "cuda:0",
+) -> RankLog:
+    """Weights, an activation of every step that it frees, and what ``each`` adds to a step."""
+    log.alloc("weights", 64 * MIB, at=1, device=device, operator="aten::empty", stack_id=CLEAN)
+    for step in range(steps):
+        at = (step + 1) * SECOND_NS
+        size = (8 + step * 7 % 5) * MIB
+        log.alloc(f"act{step}", size, at=at, device=device, operator="aten::mm", stack_id=CLEAN)
+        each(log, step, at + 10)
+        log.free(f"act{step}", at=at + 20)
+        log.step_ends(step, at=at + 30)
+    log.ended = (steps + 2) * SECOND_NS
+    return log
+
+
+def kept(size: int, stack_id: int = LEAK, every: int = 1, device: str = "cuda:0", **columns: Any) -> Any:
+    """A tensor that stays from each ``every``-th step."""
+
+    def each(log: RankLog, step: int, at: int) -> None:
+        if step % every == 0:
+            log.alloc(
+                f"kept{stack_id}.{step}", size, at=at, device=device, stack_id=stack_id,
+                **{"operator": "aten::add", **columns},
+            )  # fmt: skip
+
+    return each
+
+
+def ring(length: int) -> Any:
+    def each(log: RankLog, step: int, at: int) -> None:
+        log.alloc(f"ring{step}", MIB, at=at, device="cuda:0", operator="aten::zeros", stack_id=RING)
+        if step >= length:
+            log.free(f"ring{step - length}", at=at + 1)
+
+    return each
+
+
+def test_a_leak_is_named_with_its_line_rate_and_first_step(ask: Ask) -> None:
+    answer = ask([training(RankLog(), 70, each=kept(3 * MIB))], {})
+    assert (answer.verdict, answer.certainty) == ("finding", "predicted")
+    assert answer.sentence == "train.py:10 aten::add leaks by 3.00 MiB a step on rank 0, since step 1"
+    (row,) = answer.rows.to_pylist()
+    assert answer.rows.schema.equals(SCHEMA)
+    assert (row["verdict"], row["line"], row["bytes_per_step"]) == ("leaks", "train.py:10", 3 * MIB)
+    assert (row["held_bytes"], row["grown_blocks"]) == (70 * 3 * MIB, 55)
+    assert row["bytes_ahead"] == 30_000 * MIB
+    assert answer.complete
+    assert answer.next_commands[0] == "rankmem live --rank 0"
+
+
+def test_below_sixty_steps_a_leak_is_only_suspected(ask: Ask) -> None:
+    answer = ask([training(RankLog(), 30, each=kept(MIB))], {})
+    assert answer.rows["verdict"].to_pylist() == ["grows"]
+    assert answer.certainty == "suspected"
+    assert "cache that is still filling" in answer.error
+
+
+def test_what_stays_is_fine_and_a_ring_has_stopped(ask: Ask) -> None:
+    assert ask([training(RankLog(), 30)], {}).verdict == "fine"
+    answer = ask([training(RankLog(), 40, each=ring(20))], {})
+    assert (answer.verdict, answer.rows["verdict"].to_pylist()) == ("fine", ["stopped"])
+    assert answer.notes[0] == "stopped: train.py:12 aten::zeros grew by 11.00 MiB, to step 19"
+
+
+def test_backwards_blocks_count_for_the_forward_line(ask: Ask) -> None:
+    answer = ask([training(RankLog(), 30, each=kept(MIB, CLEAN, forward_stack_id=LEAK))], {})
+    assert answer.rows["line"].to_pylist() == ["train.py:10"]
+
+
+def test_ranks_and_attempts_are_judged_apart_and_folded_by_line(ask: Ask) -> None:
+    logs = [
+        training(RankLog(rank=0), 30, each=kept(MIB)),
+        training(RankLog(rank=1), 30, each=kept(2 * MIB)),
+        training(RankLog(rank=2, attempt=1), 30),
+        training(RankLog(rank=2), 4, each=kept(MIB)),
+        training(RankLog(rank=3), 4, each=kept(MIB)),
+    ]
+    answer = ask(logs, {})
+    (row,) = answer.rows.to_pylist()
+    assert (row["num_ranks"], row["rank"], row["bytes_per_step"]) == (2, 1, 2 * MIB)
+    assert "on 2 ranks" in answer.sentence
+    assert any("1 rank not looked at, with fewer than 10 steps" in note for note in answer.notes)
+    assert ask(logs, {}, rank=0).rows["rank"].to_pylist() == [0]
+
+
+def test_a_kept_graph_is_told_from_its_lines(ask: Ask) -> None:
+    def graph(log: RankLog, step: int, at: int) -> None:
+        for stack_id in (14, 15, 16):
+            kept(MIB, stack_id, category="activation", module=f"GPT.h.{stack_id}")(log, step, at)
+
+    answer = ask([training(RankLog(), 30, each=graph)], {})
+    assert answer.rows["in_graph"].to_pylist() == [True] * 3
+    assert any("an autograd graph of GPT is being kept alive: 3 lines" in note for note in answer.notes)
+
+
+def test_the_forecast_is_room_over_rate(ask: Ask) -> None:
+    device = {"session_id": RankLog().session_id, "attempt": 0, "rank": 0, "device": "cuda:0"}
+    answer = ask(
+        [training(RankLog(), 70, each=kept(2 * MIB))], {"device_info": [device | {"total_bytes": 40 * GIB}]}
+    )
+    usable = 40 * GIB - round(0.01 * 40 * GIB)
+    peak = 64 * MIB + 12 * MIB + 70 * 2 * MIB  # the last step of the largest activation has all but one kept
+    left = answer.figures["steps_left"]
+    assert answer.figures["usable_bytes"] == usable
+    assert left == pytest.approx((usable - peak) / (2 * MIB), abs=2)
+    assert answer.figures["steps_left_low"] == answer.figures["steps_left_high"] == left
+    assert any(f"is out of memory about {left:,} steps" in note for note in answer.notes)
+
+
+def test_without_the_devices_size_there_is_no_forecast(ask: Ask) -> None:
+    answer = ask([training(RankLog(), 70, each=kept(2 * MIB))], {})
+    assert not any("steps_left" in name for name in answer.figures)
+
+
+def test_a_few_bytes_a_step_are_no_finding(ask: Ask) -> None:
+    answer = ask([training(RankLog(), 70, each=kept(64))], {})
+    assert (answer.verdict, answer.rows["verdict"].to_pylist()) == ("fine", ["negligible"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [(0, "no steps were recorded"), (1, "1 step recorded"), (9, "9 steps recorded, at least 10")],
+)
+def test_too_few_steps_cannot_tell(ask: Ask, steps: int, reason: str) -> None:
+    answer = ask([training(RankLog(), steps, each=kept(MIB))], {})
+    assert (answer.verdict, answer.exit_code(), answer.certainty) == ("cannot tell", 2, None)
+    assert answer.sentence.startswith(reason)
+    assert not answer.rows.num_rows
+
+
+def test_without_calls_no_line_can_be_named(ask: Ask) -> None:
+    log = training(RankLog(), 30, each=kept(MIB, operator=None))
+    for row in log.allocations.values():
+        row |= {"operator": None, "stack_id": None}
+    answer = ask([log], {})
+    assert answer.verdict == "cannot tell"
+    assert answer.sentence.startswith("the recording has neither operators nor stacks")
+
+
+def test_totals_alone_cannot_tell(ask: Ask) -> None:
+    log = training(RankLog(), 30, each=kept(MIB))
+    log.allocations.clear()
+    answer = ask([log], {})
+    assert answer.verdict == "cannot tell"
+    assert answer.sentence.startswith("no blocks are recorded that outlive a step")
+
+
+def test_steps_without_a_place_among_the_events_are_none(ask: Ask) -> None:
+    log = training(RankLog(), 30, each=kept(MIB))
+    for row in log.steps:
+        row["seq"] = None
+    buckets = log.steps
+    log.steps = []
+    answer = ask([log], {"step": buckets})
+    assert answer.sentence.startswith("no steps were recorded")
+
+
+def test_an_unfinished_run_is_judged_to_its_last_stored_step(ask: Ask) -> None:
+    log = training(RankLog(), 70, each=kept(MIB))
+    log.ended = None
+    answer = ask([log], {})
+    assert answer.verdict == "finding"
+    assert "1 rank still running: as of the last step stored" in answer.notes
+
+
+def test_over_lost_events_nothing_is_more_than_suspected(ask: Ask) -> None:
+    gap = {"session_id": RankLog().session_id, "attempt": 0, "rank": 0, "spool_id": "s", "why": "spool_full"}
+    gap |= {"sequence_first": 5, "sequence_last": 7, "records": 3, "noticed_ns": 1}
+    answer = ask([training(RankLog(), 70, each=kept(MIB))], {"gap": [gap]})
+    assert (answer.certainty, answer.complete) == ("suspected", False)
+    assert answer.error.startswith("events are missing")
+    assert answer.missing
+
+
+def test_an_unknown_rank_is_an_error(ask: Ask) -> None:
+    with pytest.raises(RankmemError) as told:
+        ask([training(RankLog(), 30)], {}, rank=7)
+    assert told.value.code is Code.NOT_FOUND
+
+
+def test_the_series_of_all_groups_add_up_to_what_each_step_left(ask: Ask, database: Path) -> None:
+    logs = [
+        training(RankLog(rank=rank), 25, each=each)
+        for rank, each in enumerate((kept(MIB, every=3), ring(6), ring(40)))
+    ]
+    logs[0].preexisting("older", 5 * MIB, device="cuda:0")
+    ask(logs, {})
+    with opening.open_queries(database, Credentials()) as queries:
+        changes = queries._ask("held_after_steps", session=RankLog().session_id, rank=None)
+        for log in logs:
+            total = np.zeros(25, np.int64)
+            for row in changes.to_pylist():
+                if row["rank"] == log.rank:
+                    total[row["place"]] += row["change_bytes"]
+            at_ends = [
+                [event for event in log.events if event["seq"] < step["seq"]][-1]["requested_bytes"]
+                for step in log.steps
+            ]
+            assert np.cumsum(total).tolist() == [held + (5 * MIB if log.rank == 0 else 0) for held in at_ends]
+
+
+@pytest.mark.parametrize(
+    ("steps", "fail_on", "code"), [(70, None, 0), (70, "predicted", 1), (30, "predicted", 0), (5, None, 2)]
+)
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_the_verb_exits_by_its_verdict(
+    ask: Ask, database: Path, steps: int, fail_on: str | None, code: int, output: str
+) -> None:
+    ask([training(RankLog(), steps, each=kept(MIB))], {})
+    arguments = ["leaks", "--db", str(database), "--format", output]
+    done = CliRunner().invoke(app, arguments + (["--fail-on", fail_on] if fail_on else []))
+    assert done.exit_code == code, done.output
+    if output == "json":
+        document = json.loads(done.stdout)
+        assert faults(JSON_SCHEMA, document) == []
+        assert {tuple(row) for row in document["rows"]} <= {tuple(SCHEMA.names)}
+    elif output == "csv":
+        assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)
+    else:
+        first = done.stdout.splitlines()[0]
+        assert first.startswith("cannot tell: 5 steps" if code == 2 else "train.py:10 aten::add")

@@ -1,0 +1,121 @@
+"""Which series are leaks: constructed ones, and how often noise and caches are taken for one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rankmem_aggregator.insights.trend import (
+    Growth,
+    is_long_enough,
+    mann_kendall,
+    pooled,
+    trend_of,
+    warm_up,
+)
+
+MIB = 1 << 20
+Series = NDArray[np.int64]
+
+
+def ramp(steps: int, every: int = 1, size: int = MIB, since: int = 0) -> Series:
+    return np.array([max(0, k - since) // every * size for k in range(steps)]) + 7 * MIB
+
+
+CREEPS: Series = np.cumsum([MIB] * 18 + [3 * MIB] * 4 + [MIB // 20] * 8)
+"""The last third grows at a twentieth of the rate, and in each step."""
+CASES: dict[str, tuple[Series, Growth]] = {
+    "each step": (ramp(30), "leak"),
+    "each fifth step": (ramp(30, every=5), "leak"),
+    "late": (ramp(30, since=12), "leak"),
+    "long": (ramp(1000), "leak"),
+    "rare and long": (ramp(1000, every=50), "leak"),
+    "never": (ramp(30, size=0), "none"),
+    "falls": (ramp(30)[::-1].copy(), "none"),
+    "in the warm-up alone": (np.minimum(ramp(30), ramp(30)[5]), "none"),
+    "a ring that is full": (np.minimum(ramp(30), ramp(30)[15]), "stopped"),
+    "up and down": (np.arange(30) % 5 * MIB, "none"),
+    "a cache that slows down": ((100 * MIB * (1 - np.exp(-np.arange(60) / 10))).astype(np.int64), "stopped"),
+    "a ring that is full just now": (np.minimum(ramp(30), ramp(30)[25]), "stopped"),
+    "a jump at the end": (np.where(np.arange(30) < 29, MIB, 9 * MIB), "none"),
+    "mostly falls back": (np.array([k // 2 + k % 2 * 3 for k in range(30)]).astype(np.int64) * MIB, "none"),
+    "creeps after a rise": (CREEPS, "stopped"),
+    "one jump": (np.where(np.arange(30) < 18, MIB, 9 * MIB), "stopped"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_series_is_a_leak_where_it_goes_on(name: str) -> None:
+    series, growth = CASES[name]
+    assert trend_of(series).growth == growth
+
+
+def test_the_rate_is_the_slope_and_the_interval_holds_it() -> None:
+    trend = trend_of(ramp(40, size=3 * MIB))
+    assert (trend.rate, trend.low, trend.high) == (3 * MIB, 3 * MIB, 3 * MIB)
+    assert trend.grown_bytes == (40 - 1 - warm_up(40)) * 3 * MIB
+    assert (trend.first, trend.last) == (1, 39)
+
+
+def test_the_rate_of_a_late_leak_is_that_of_its_last_third() -> None:
+    trend = trend_of(ramp(30, since=12))
+    assert trend.rate == trend.low == trend.high == MIB
+    assert trend.first == 13
+
+
+def test_pooled_steps_keep_the_rate_a_step() -> None:
+    trend = trend_of(ramp(3000))
+    assert trend.rate == pytest.approx(MIB, rel=1e-6)
+    points, size = pooled(ramp(3000)[warm_up(3000) :])
+    assert len(points) == 240
+    assert size == 10
+
+
+def test_ten_steps_are_the_least() -> None:
+    assert next(steps for steps in range(30) if is_long_enough(steps)) == 10
+    assert trend_of(ramp(10)).growth == "leak"
+
+
+def test_mann_kendall_is_the_textbook_statistic() -> None:
+    # Gilbert 1987, p. 209 form: S and its variance with one tie of three, by hand.
+    values = np.array([1.0, 2, 2, 2, 5, 4])
+    score = sum(np.sign(values[later] - values[first]) for first in range(6) for later in range(first + 1, 6))
+    variance = (6 * 5 * 17 - 3 * 2 * 11) / 18
+    assert mann_kendall(values) == pytest.approx((score - 1) / math.sqrt(variance))
+    assert mann_kendall(np.ones(9)) == 0.0
+
+
+def noise(rng: np.random.Generator, steps: int) -> Series:
+    return (1e8 + 1e6 * rng.normal(size=steps)).astype(np.int64)
+
+
+def cache(rng: np.random.Generator, steps: int) -> Series:
+    """A cache of twelve entries that fills as keys come at random."""
+    keys = rng.integers(0, 12, steps)
+    return np.array([len(set(keys[: k + 1].tolist())) for k in range(steps)]) * MIB
+
+
+@pytest.mark.parametrize(
+    ("made", "steps", "most"), [(noise, 30, 0.0), (noise, 60, 0.0), (noise, 200, 0.0), (cache, 60, 0.05)]
+)
+def test_noise_is_no_leak_and_a_random_cache_rarely_is(
+    made: Callable[[np.random.Generator, int], Series], steps: int, most: float
+) -> None:
+    rng = np.random.default_rng(20)
+    found = sum(trend_of(made(rng, steps)).growth == "leak" for _ in range(300))
+    assert found <= most * 300
+
+
+@pytest.mark.parametrize("every", [40, 80, 97])
+def test_the_interval_holds_the_rate_of_growth_in_rare_steps(every: int) -> None:
+    trend = trend_of(np.array([100 * MIB * (step // every) for step in range(300)]))
+    assert trend.low <= trend.rate <= trend.high
+
+
+def test_growth_from_the_warm_up_on_has_its_own_first_step() -> None:
+    series = np.array([5 * MIB] * 3 + [(step + 6) * MIB for step in range(37)])
+    assert trend_of(series).first == 3
