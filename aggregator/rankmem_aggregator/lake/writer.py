@@ -99,6 +99,7 @@ class LakeWriter(BatchWriter):
             moved = self._lanes.moved({received.batch.spool.spool_id for received in batches})
         if moved:
             self._due_s = 0.0  # what others, or a commit under way, have stored of these is here, too
+            self.queue.wake()
         else:
             self.tail.offer(catalog)
 
