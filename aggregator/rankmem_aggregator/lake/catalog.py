@@ -139,7 +139,8 @@ def open_progress(files: LakeFiles, *, version: int | None = None) -> Any:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return deltalake().DeltaTable(files.place(LAKE_PROGRESS.name), version=version)
+        place = files.place(LAKE_PROGRESS.name)
+        return deltalake().DeltaTable(place, version=version, storage_options=files.options)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as exc:

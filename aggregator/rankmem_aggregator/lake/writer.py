@@ -259,9 +259,10 @@ class LakeWriter(BatchWriter):
 
     def _stored(self, what: Prepared, files: list[DataFile]) -> None:
         """The commit is made."""
+        self._until_it_works(self._refresh_lanes)
         submissions, self._pending, self._pending_bytes = self._pending, [], 0
         with self._knowing:
-            catalog = self._until_it_works(self._lanes.refresh)
+            catalog = self._lanes.catalog
             self._lanes.numbers |= {name: move.after for name, move in what.moves.items()}
             self.progress.commit()
             self.starts.commit()
@@ -279,6 +280,10 @@ class LakeWriter(BatchWriter):
         for submission in submissions:
             submission.done(acknowledged(submission))
         self._commits.log(files)
+
+    def _refresh_lanes(self) -> None:
+        with self._knowing:  # not while it is retried: a query's refresh takes its turn
+            self._lanes.refresh()
 
     # -- dropped ---------------------------------------------------------------------------------
 
