@@ -23,6 +23,7 @@ from rankmem_aggregator.lake.layout import (
     LAYOUT_OLDEST,
     LAYOUT_VERSION,
     OPENING,
+    OPENING_LAYOUT,
     DataFile,
     file_schema,
     is_data_path,
@@ -67,9 +68,14 @@ class Catalog:
         )
 
     def has_openings(self, session_id: str) -> bool:
-        """Whether there is an opening for all of a session: none of its files is of a later commit."""
-        openings = [file.sequence for file in self.of_table(OPENING.name) if file.session_id == session_id]
-        return bool(openings) and max(f.sequence for f in self.of_session(session_id)) <= min(openings)
+        """Whether there is an opening for all of a session: none of its files is of a later commit.
+
+        One of an older layout is none: it does not say by which clock offsets it was made.
+        """
+        openings = [file for file in self.of_table(OPENING.name) if file.session_id == session_id]
+        if not openings or any(file.layout_version < OPENING_LAYOUT for file in openings):
+            return False
+        return max(f.sequence for f in self.of_session(session_id)) <= min(f.sequence for f in openings)
 
     def session_ids(self) -> list[str]:
         """The sessions, ordered by id."""
@@ -133,7 +139,8 @@ def open_progress(files: LakeFiles, *, version: int | None = None) -> Any:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return deltalake().DeltaTable(files.place(LAKE_PROGRESS.name), version=version)
+        place = files.place(LAKE_PROGRESS.name)
+        return deltalake().DeltaTable(place, version=version, storage_options=files.options)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as exc:

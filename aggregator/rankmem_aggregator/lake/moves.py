@@ -95,7 +95,7 @@ def add_and_move(files: LakeFiles, new: Iterable[DataFile], moves: Mapping[str, 
     place = files.place(LAKE_PROGRESS.name)
     from deltalake.transaction import CommitProperties, Transaction
 
-    table = pa.Table.from_pylist([dataclasses.asdict(file) for file in new], file_schema(LAKE_PROGRESS))
+    table = progress_rows(new)
     transactions = [Transaction(name, move.after) for name, move in moves.items()]
     transactions.append(Transaction(mark.maker, mark.number))
 
@@ -113,6 +113,11 @@ def add_and_move(files: LakeFiles, new: Iterable[DataFile], moves: Mapping[str, 
     commit_once(place, attempt)
     if files.is_local:
         _settle(Path(place), {Path(files.place(file.path)).parent for file in new})
+
+
+def progress_rows(new: Iterable[DataFile]) -> pa.Table:
+    """The rows of ``lake_progress`` of files."""
+    return pa.Table.from_pylist([dataclasses.asdict(file) for file in new], file_schema(LAKE_PROGRESS))
 
 
 def _settle(table: Path, folders: set[Path]) -> None:

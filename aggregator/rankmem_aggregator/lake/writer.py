@@ -99,6 +99,7 @@ class LakeWriter(BatchWriter):
             moved = self._lanes.moved({received.batch.spool.spool_id for received in batches})
         if moved:
             self._due_s = 0.0  # what others, or a commit under way, have stored of these is here, too
+            self.queue.wake()
         else:
             self.tail.offer(catalog)
 
@@ -258,9 +259,10 @@ class LakeWriter(BatchWriter):
 
     def _stored(self, what: Prepared, files: list[DataFile]) -> None:
         """The commit is made."""
+        self._until_it_works(self._refresh_lanes)
         submissions, self._pending, self._pending_bytes = self._pending, [], 0
         with self._knowing:
-            catalog = self._until_it_works(self._lanes.refresh)
+            catalog = self._lanes.catalog
             self._lanes.numbers |= {name: move.after for name, move in what.moves.items()}
             self.progress.commit()
             self.starts.commit()
@@ -278,6 +280,10 @@ class LakeWriter(BatchWriter):
         for submission in submissions:
             submission.done(acknowledged(submission))
         self._commits.log(files)
+
+    def _refresh_lanes(self) -> None:
+        with self._knowing:  # not while it is retried: a query's refresh takes its turn
+            self._lanes.refresh()
 
     # -- dropped ---------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ class Queries(abc.ABC):
 
     target: str
     """What was opened: the path or the address, for messages."""
+    stale: str = ""
+    """What the last answer may lack since a store is away, in a sentence; empty: nothing."""
     _known_missing: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
     """A session, when its missing data was last looked up (monotonic seconds), and that."""
 
@@ -630,7 +632,7 @@ class Queries(abc.ABC):
         if of_session != full_id or time.monotonic() - asked_s > MISSING_FRESH_S:
             asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
             self._known_missing = full_id, asked_s, missing
-        return with_missing(answer, missing)
+        return with_missing(answer, missing, self.stale)
 
 
 def _the_session(matches: Sequence[Row], session: str | None, target: str) -> Row:
