@@ -26,6 +26,7 @@ from rankmem_cli.verbs.import_ import import_
 from rankmem_cli.verbs.job_peak import job_peak
 from rankmem_cli.verbs.lake import lake
 from rankmem_cli.verbs.leaks import leaks
+from rankmem_cli.verbs.ledger import ledger
 from rankmem_cli.verbs.live import live
 from rankmem_cli.verbs.modules import modules
 from rankmem_cli.verbs.oom import oom
@@ -65,6 +66,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     leaks,
     imbalance,
     fragmentation,
+    ledger,
     oom,
     sql,
     export,

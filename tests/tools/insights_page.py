@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from allocated_logs import fragmented
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
+from ledger_job import shared_device
 from rankmem_cli.main import app
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "insights.md"
@@ -93,6 +94,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "fragmentation": in_pieces,
     "leaks": leaking,
     "imbalance": unequal,
+    "ledger": shared_device,
 }
 
 

@@ -557,6 +557,27 @@ class Queries(abc.ABC):
         self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
         return answer.over(self.with_missing(answer.rows, full_id))
 
+    def ledger(
+        self, session: str | None = None, *, rank: int | None = None, device: str | None = None
+    ) -> Answer:
+        """What holds a device's memory, seen from outside: the ranks' allocators and what lies beyond them.
+
+        Args:
+            session: see :meth:`session_id`.
+            rank: one that has the device; None: the fullest device of the session.
+            device: type and index; None: the rank's fullest.
+
+        Returns:
+            An answer whose rows are the parts of what is used, each measured, derived or unknown; columns:
+            ``insights.ledger.SCHEMA``. It cannot tell without samples of the processes.
+        """
+        from rankmem_aggregator.insights.ledger import ledger_of
+
+        full_id = self.session_id(session)
+        answer = ledger_of(self._ask, full_id, rank=rank, device=device)
+        self._of_rank(answer.rows, full_id, rank, device=device)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
     def allocator_trace(
         self,
         rank: int,

@@ -413,5 +413,18 @@ def fragmentation() -> list[Column]:
     ]
 
 
+def ledger() -> list[Column]:
+    """Columns of ``rankmem ledger``."""
+    return [
+        number("rank", "rank", importance=7),
+        text("part", "part", importance=0),
+        text("name", "name", importance=6),
+        size("bytes", "bytes", importance=9),
+        percent("of used", "share", importance=5),
+        text("source", "source", importance=8),
+        text("from", "basis", importance=1),
+    ]
+
+
 def _settings(settings: str) -> str:
     return safe_text(settings) if settings else "(default)"
