@@ -85,6 +85,8 @@ CALLS: list[Call] = [
     call("imbalance", by="line"),
     call("fragmentation"),
     call("fragmentation", rank=2),
+    call("fit"),
+    call("fit", rank=2),
     call("modules", rank=1),
     call("weights"),
     call("oom"),
