@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 
 import harness
+import insights_fit
 import insights_fragmentation
 import insights_imbalance
 import insights_leaks
 
 PARTS = {
     "fragmentation": insights_fragmentation.measure,
+    "fit": insights_fit.measure,
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
 }

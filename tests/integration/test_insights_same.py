@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from constructed import empty_database
-from insights_page import JOBS
+from insights_page import ARGUMENTS, JOBS
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.insights.answer import Answer
@@ -53,5 +53,5 @@ def test_an_engine_puts_the_parts_of_the_hosts_together(tmp_path: Path) -> None:
 
 
 def ask(queries: Queries, verb: str) -> Answer:
-    answer: Answer = getattr(queries, verb)()
+    answer: Answer = getattr(queries, verb)(**ARGUMENTS.get(verb, {}))
     return answer

@@ -21,6 +21,7 @@ from allocated_logs import fragmented
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
 from ledger_job import shared_device
 from rankmem_cli.main import app
+from sized_steps import sized_steps
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "insights.md"
 SAMPLE: Final = re.compile(r"```text\n\$ rankmem (.*?)\n.*?```", re.DOTALL)
@@ -90,12 +91,22 @@ def in_pieces(connection: duckdb.DuckDBPyConnection) -> None:
     store_logs(connection, [fragmented().log])
 
 
+def two_sizes(connection: duckdb.DuckDBPyConnection) -> None:
+    """Steady steps at two batches, on a CPU."""
+    store_logs(connection, [sized_steps([8, 8, 8, 16, 16, 16])])
+
+
 JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "fragmentation": in_pieces,
     "leaks": leaking,
     "imbalance": unequal,
     "ledger": shared_device,
+    "fit": two_sizes,
 }
+ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}
+}
+"""Of the question as tests ask it, which is a finding."""
 
 
 @cache

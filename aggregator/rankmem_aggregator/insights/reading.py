@@ -60,7 +60,7 @@ def read_trace(
     Raises:
         CannotTell: no device fits, or its allocator cannot be replayed; the reason.
     """
-    row = _device(ask("allocator_devices", session=session_id, rank=rank, attempt=attempt), device)
+    row = device_row(ask("allocator_devices", session=session_id, rank=rank, attempt=attempt), device)
     name = f"rank {row['rank']}, {row['device']}"
     if row["device_type"] == "cpu":
         raise CannotTell("the allocator of cpu keeps no pool: what is freed goes back to the system at once")
@@ -98,8 +98,12 @@ def read_trace(
     )
 
 
-def _device(rows: pa.Table, device: str | None) -> dict[str, Any]:
-    """The device that was meant: the highest, accelerators before host memory."""
+def device_row(rows: pa.Table, device: str | None) -> dict[str, Any]:
+    """The row of ``allocator_devices`` that was meant: the highest device, accelerators before host memory.
+
+    Raises:
+        CannotTell: there is none.
+    """
     found: list[dict[str, Any]] = [row for row in rows.to_pylist() if device in (None, row["device"])]
     if not found:
         which = "" if device is None else f" on {device}"

@@ -578,6 +578,62 @@ class Queries(abc.ABC):
         self._of_rank(answer.rows, full_id, rank, device=device)
         return answer.over(self.with_missing(answer.rows, full_id))
 
+    def fit(
+        self,
+        session: str | None = None,
+        *,
+        batch: Sequence[int | str] = (),
+        length: Sequence[int | str] = (),
+        recorded: Sequence[int] = (),
+        in_bytes: int | None = None,
+        as_device: str | None = None,
+        rank: int | None = None,
+        attempt: int | None = None,
+        device: str | None = None,
+        others: Sequence[str | Queries] = (),
+    ) -> Answer:
+        """What a training step would hold and need at another batch or length, and whether that fits.
+
+        Args:
+            session: see :meth:`session_id`.
+            batch, length: sizes that are asked for, one of the two; numbers, or multiples of the largest
+                recorded size such as "2x". Without any: twice and four times that.
+            recorded: the batches or lengths of the recorded sizes, the smallest first.
+            in_bytes: memory of the device; None: of the recorded one.
+            as_device: "cuda" for what a CPU's recording would need there.
+            rank, attempt, device: as for :meth:`fragmentation`.
+            others: recordings at other sizes: sessions of the same target, or the newest session of another.
+
+        Returns:
+            An answer whose rows are sizes; columns: ``insights.fit.SCHEMA``. It cannot tell where the steps
+            do not run the same program.
+
+        Raises:
+            RankmemError: INVALID for sizes or a device that are none.
+        """
+        from rankmem_aggregator.insights.fit import Request, fit_of
+
+        if batch and length:
+            raise RankmemError(Code.INVALID, "a batch and a length at once are not predicted", "ask for one")
+        full_id = self.session_id(session)
+        sources = [(self._ask, full_id)]
+        for other in others:
+            asked = self if isinstance(other, str) else other
+            sources.append((asked._ask, asked.session_id(other if isinstance(other, str) else None)))
+        request = Request(
+            what="length" if length else "batch",
+            wanted=[str(each) for each in batch or length],
+            recorded=recorded,
+            in_bytes=in_bytes,
+            as_device=as_device,
+            rank=rank,
+            attempt=attempt,
+            device=device,
+        )
+        answer = fit_of(sources, request)
+        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
     def allocator_trace(
         self,
         rank: int,

@@ -426,5 +426,24 @@ def ledger() -> list[Column]:
     ]
 
 
+def fit(what: str) -> list[Column]:
+    """Columns of ``rankmem fit``; ``what``: batch or length."""
+    return [
+        count(what, "size", importance=9),
+        Column(header="of recorded", name="times", forms=(_times,), numeric=True, importance=8),
+        size("live peak", "live_peak_bytes", importance=7),
+        size("at least", "low_bytes", importance=2),
+        size("at most", "high_bytes", importance=3),
+        size("needs", "needed_bytes", importance=6),
+        size("reserved", "reserved_peak_bytes", importance=4),
+        text("fits", "fits", importance=5),
+        flag("recorded", "is_recorded", importance=1),
+    ]
+
+
+def _times(times: float) -> str:
+    return f"{times:g}x"
+
+
 def _settings(settings: str) -> str:
     return safe_text(settings) if settings else "(default)"
