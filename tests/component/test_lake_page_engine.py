@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from lake_sessions import RESTARTED, lake_sessions
+from lake_sessions import RESTARTED
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake.engines import open_engine
-from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.processes import Processes
 from rankmem_aggregator.lake.scattered import ScatteredQueries
 from rankmem_aggregator.lake.shared_engine import SharedEngine
@@ -24,13 +23,6 @@ from rankmem_cli.main import app
 from rankmem_protos.errors import Code, RankmemError
 
 runner = CliRunner()
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("lake")
-    import_database(lake_sessions(folder / "sessions.duckdb"), str(folder / "lake"), part_rows=60)
-    return str(folder / "lake")
 
 
 @pytest.fixture
@@ -50,7 +42,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_readers_share_the_workers_of_one_engine(lake: str, tasks: list[int]) -> None:
     shared = SharedEngine(open_engine("processes:2"))
-    with connect(f"lake:{lake}") as one:
+    with connect(lake) as one:
         expected = one.job_peak(RESTARTED)
     answers: list[Any] = []
 
@@ -124,7 +116,7 @@ def test_the_page_asks_its_engine(lake: str, tasks: list[int], monkeypatch: pyte
     )
     assert done.exit_code == 0
     assert "processes:2 has 2 workers" in done.stderr
-    with connect(f"lake:{lake}") as one:
+    with connect(lake) as one:
         assert asked == [one.job_peak(RESTARTED)]
     assert tasks
 
@@ -138,8 +130,6 @@ def test_an_export_is_the_same_with_an_engine(lake: str, tasks: list[int], tmp_p
     for file in files:
         one, two = (pq.read_table(tmp_path / name / file).to_pylist() for name in ("one", "two"))
         assert sorted(map(repr, one)) == sorted(map(repr, two)), file  # equal positions have no order
-    page = ["export", "html", str(tmp_path / "page.html"), "--lake", lake, "--session", RESTARTED]
-    assert runner.invoke(app, [*page, "--engine", "processes:2"], catch_exceptions=False).exit_code == 0
     assert tasks
 
 

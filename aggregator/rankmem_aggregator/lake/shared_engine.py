@@ -29,10 +29,16 @@ class SharedEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.turn = threading.Lock()
+        self._connecting = threading.Lock()
 
     def share(self) -> Engine:
         """The engine for one more reader, which may be closed by itself."""
         return _Share(self)
+
+    def workers(self) -> int:
+        """Tasks that the engine runs at once; connects, and raises, as :attr:`Engine.workers`. Any thread."""
+        with self._connecting:
+            return self.engine.workers
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""
@@ -48,8 +54,7 @@ class _Share:
     @property
     def workers(self) -> int:
         """See :class:`Engine`."""
-        with self._shared.turn:
-            return self._shared.engine.workers
+        return self._shared.workers()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, pa.Table]]:
         """See :class:`Engine`."""

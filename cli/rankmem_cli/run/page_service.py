@@ -71,7 +71,7 @@ def _readers(target: Target) -> Iterator[Callable[[], Queries]]:
     from rankmem_aggregator.lake.shared_engine import SharedEngine
 
     with contextlib.closing(SharedEngine(open_engine(target.engine))) as shared:
-        note(f"rankmem: {target.engine} has {shared.engine.workers} workers for large questions")
+        note(f"rankmem: {target.engine} has {shared.workers()} workers for large questions")
         yield lambda: open_queries(replace(target, engine=shared.share()))
 
 
