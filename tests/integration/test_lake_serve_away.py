@@ -12,7 +12,7 @@ import pytest
 from ingest_client import IngestClient
 from lake_serving import SESSION, Log, recorded_logs, send, serving
 from rankmem_aggregator import connect
-from rankmem_aggregator.lake import freshness, lanes, served
+from rankmem_aggregator.lake import freshness, lanes
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.query.missing import COMPLETE_KEY, missing_of
 from rankmem_protos.errors import Code, RankmemError
@@ -92,7 +92,6 @@ def test_a_question_does_not_wait_for_a_store_that_hangs(
         send(aggregator.address, logs[:1])
         before = queries.peak(SESSION)
         monkeypatch.setattr(freshness, "WAIT_S", 0.2)
-        monkeypatch.setattr(served, "WAIT_S", 0.2)
         store.hang()
         for _ in range(2):
             answer = queries.peak(SESSION)
@@ -107,8 +106,6 @@ def test_the_first_question_fails_and_names_a_store_that_hangs(
     tmp_path: Path, logs: list[Log], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freshness, "WAIT_S", 0.2)
-    for name, wait_s in (("WAIT_S", 0.2), ("WAIT_FIRST_S", 0.4)):
-        monkeypatch.setattr(served, name, wait_s)
     with serving(tmp_path / "lake") as aggregator, connect(aggregator.address) as queries:
         store.hang()
         with pytest.raises(RankmemError, match=f"{tmp_path / 'lake'} has not answered for") as failed:

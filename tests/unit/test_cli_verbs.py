@@ -135,7 +135,7 @@ def queries(empty: Queries, monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
     fake = FakeQueries(empty)
 
     def connect(
-        target: str, credentials: Credentials, *, unsafe: bool = False, engine: str | None = None
+        target: str, credentials: Credentials, *, unsafe: bool = False, engine: object = None
     ) -> FakeQueries:
         fake.calls.append(("connect", target))
         fake.credentials = credentials

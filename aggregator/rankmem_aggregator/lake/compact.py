@@ -22,7 +22,7 @@ from typing import Final
 from rankmem_aggregator.lake.catalog import Catalog, exchange_progress, join_progress, read_catalog
 from rankmem_aggregator.lake.check import Fault, fault_of
 from rankmem_aggregator.lake.cutting import PART_ROWS, cut_session
-from rankmem_aggregator.lake.delta import DeltaLog
+from rankmem_aggregator.lake.delta import exchange_in_logs
 from rankmem_aggregator.lake.files import LakeFiles, writing
 from rankmem_aggregator.lake.import_ import OF_SESSIONS, counts_by_session
 from rankmem_aggregator.lake.instance import LakeInstance
@@ -218,21 +218,6 @@ def due(present: Iterable[DataFile], large_bytes: int = LARGE_BYTES) -> list[lis
     for files in parts.values():
         files.sort(key=lambda file: file.path.rpartition("/")[2])
     return [files for files in parts.values() if len(files) > 1]
-
-
-def exchange_in_logs(files: LakeFiles, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
-    """Makes the same exchange in the tables' own logs, for other engines; ``vacuum`` does what is left."""
-    added: dict[str, list[DataFile]] = {}
-    removed: dict[str, set[str]] = {}
-    for file in new:
-        added.setdefault(file.table_name, []).append(file)
-    for file in old:
-        removed.setdefault(file.table_name, set()).add(file.path)
-    for name in sorted({*added, *removed}):
-        log = DeltaLog(files, TABLES[name])
-        gone = [file for file in log.active() if file.path in removed.get(name, ())]
-        if gone or name in added:
-            log.commit(added.get(name, ()), gone)
 
 
 def is_to_cut(present: Sequence[DataFile], is_shifted: bool = False) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NotYetError
 from datetime import UTC, datetime
 from typing import Final
@@ -21,8 +21,11 @@ FRESH_S: Final = 2.0
 """What others have stored is looked for after this time, if somebody asks."""
 WAIT_S: Final = 10.0
 """A question waits so long for the store; while it stays away, the next are answered from what is known."""
-WAIT_FIRST_S: Final = 30.0
-"""While nothing is known yet: the question fails after it."""
+WORK_S: Final = 60.0
+"""And so long for what this machine makes of it: views, on a host that is busy with other things."""
+_LOOK_S: Final = 0.1
+CLOSE_S: Final = 5.0
+"""An end waits so long for what runs: DuckDB's code must not be left while a process ends."""
 
 
 class Freshness:
@@ -30,13 +33,15 @@ class Freshness:
 
     Args:
         place: of the lake, for the sentence.
-        act: brings all up to date; raises RankmemError where the store fails.
+        act: brings all up to date; raises RankmemError where the store fails. It calls :meth:`answered` when
+            the store has answered.
     """
 
     def __init__(self, place: str, act: Callable[[], None]) -> None:
         self._place, self._act = place, act
         self._lock = threading.Lock()
         self._done: Future[None] | None = None
+        self._answered_s: float | None = None
         self._begun_s = self._ended_s = float("-inf")
         self._known_at = self._begun_at = time.time()
         self._failure = ""
@@ -54,12 +59,16 @@ class Freshness:
             since = datetime.fromtimestamp(self._known_at, UTC).strftime("%H:%M:%S")
         return f"{self._place} {reason}: what was stored there since {since} UTC may be missing"
 
-    def look(self, *, is_due: bool, wait_s: float = WAIT_S) -> None:
-        """Has the act run, and waits for it.
+    def answered(self) -> None:
+        """The store has; what follows is this machine's work."""
+        with self._lock:
+            self._answered_s = time.monotonic()
+
+    def look(self, *, is_due: bool) -> None:
+        """Has the act run, and waits for it, see :data:`WAIT_S`.
 
         Args:
             is_due: whether it is needed now; otherwise it runs if it has not for :data:`FRESH_S`.
-            wait_s: from its beginning, whoever had it begin.
 
         Raises:
             Exception: what the act raised, but for RankmemError, of which :attr:`word` tells.
@@ -68,16 +77,31 @@ class Freshness:
             if self._done is None:
                 if not is_due and time.monotonic() - self._ended_s < FRESH_S:
                     return
-                self._done, self._begun_s, self._begun_at = Future(), time.monotonic(), time.time()
+                self._done, self._answered_s = Future(), None
+                self._begun_s, self._begun_at = time.monotonic(), time.time()
                 run = threading.Thread(
                     target=self._run, args=[self._done], name="rankmem-lake-refresh", daemon=True
                 )
                 run.start()
-            done, left_s = self._done, self._begun_s + wait_s - time.monotonic()
-        try:
-            done.result(max(0.0, left_s))
-        except (NotYetError, RankmemError):
-            return
+            done = self._done
+        while True:
+            try:
+                done.result(_LOOK_S)
+            except NotYetError:
+                with self._lock:
+                    if self._done is done and self._is_overdue():
+                        return
+            except RankmemError:
+                return
+            else:
+                return
+
+    def close(self) -> None:
+        """Waits for what runs, some seconds at most: a store that hangs is left. Idempotent."""
+        with self._lock:
+            done = self._done
+        if done is not None:
+            wait([done], CLOSE_S)
 
     def _run(self, done: Future[None]) -> None:
         error: BaseException | None = None
@@ -96,4 +120,8 @@ class Freshness:
             done.set_exception(error)
 
     def _is_overdue(self) -> bool:
-        return self._done is not None and time.monotonic() - self._begun_s > WAIT_S
+        if self._done is None:
+            return False
+        if self._answered_s is not None:
+            return time.monotonic() - self._answered_s > WORK_S
+        return time.monotonic() - self._begun_s > WAIT_S

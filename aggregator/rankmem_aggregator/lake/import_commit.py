@@ -18,7 +18,8 @@ from rankmem_aggregator.lake.delta import DeltaLog, add_columns, commit_once, ma
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
 from rankmem_aggregator.lake.lanes import lane, spools_of
 from rankmem_aggregator.lake.layout import LAKE_PROGRESS, TABLES, DataFile, digest
-from rankmem_aggregator.lake.moves import Move, made_progress, progress_rows
+from rankmem_aggregator.lake.moves import Move, made_progress
+from rankmem_aggregator.lake.progress_rows import progress_rows
 from rankmem_protos.errors import Code, RankmemError
 
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 from rankmem_aggregator.lake.catalog import add_progress, open_progress
 from rankmem_aggregator.lake.delta import add_columns, commit_once
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
-from rankmem_aggregator.lake.layout import LAKE_PROGRESS, DataFile, file_schema
+from rankmem_aggregator.lake.layout import LAKE_PROGRESS, DataFile
+from rankmem_aggregator.lake.progress_rows import progress_rows
 from rankmem_protos.errors import Code, RankmemError
 
 STORE_CHECK: Final = "store_check"
@@ -113,11 +114,6 @@ def add_and_move(files: LakeFiles, new: Iterable[DataFile], moves: Mapping[str, 
     commit_once(place, attempt)
     if files.is_local:
         _settle(Path(place), {Path(files.place(file.path)).parent for file in new})
-
-
-def progress_rows(new: Iterable[DataFile]) -> pa.Table:
-    """The rows of ``lake_progress`` of files."""
-    return pa.Table.from_pylist([dataclasses.asdict(file) for file in new], file_schema(LAKE_PROGRESS))
 
 
 def _settle(table: Path, folders: set[Path]) -> None:

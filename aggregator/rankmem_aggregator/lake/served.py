@@ -22,7 +22,7 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.sequence import Progress
 from rankmem_aggregator.ingest.stored_state import progress_rows
 from rankmem_aggregator.lake.files import LakeFiles
-from rankmem_aggregator.lake.freshness import WAIT_FIRST_S, WAIT_S, Freshness
+from rankmem_aggregator.lake.freshness import Freshness
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import TABLES
@@ -193,8 +193,10 @@ class LakeStore:
         for _ in range(2):  # a look that was under way may have begun before what is asked for
             tail = self._tail()
             with self._lock:
-                is_due, is_first = self._at(tail) is None, not self._instances
-            self._freshness.look(is_due=is_due, wait_s=WAIT_FIRST_S if is_first else WAIT_S)
+                if self._closed:
+                    return
+                is_due = self._at(tail) is None
+            self._freshness.look(is_due=is_due)
             self._add(tail)
             if self._at(tail) is not None or self.stale:
                 return
@@ -233,6 +235,7 @@ class LakeStore:
             self._refresh()
         except RankmemError as exc:
             failure = exc  # what is known is right, and older
+        self._freshness.answered()
         tail = self._tail()
         if self._at(tail) is None:
             try:
@@ -252,6 +255,8 @@ class LakeStore:
             if self._closed:
                 return
             self._closed = True
+        self._freshness.close()
+        with self._lock:
             self._instances.clear()
         shutil.rmtree(self._scratch, ignore_errors=True)
         private_files.release()

@@ -197,8 +197,7 @@ def _trailing(exc: grpc.RpcError) -> dict[str, str]:
 
 def _stale_of(call: grpc.Call) -> str:
     """What the aggregator says that its answer may lack."""
-    pairs = cast("tuple[tuple[str, str | bytes], ...]", call.trailing_metadata() or ())
-    found = dict(pairs).get(STALE_KEY, b"")
+    found = dict(call.trailing_metadata() or ()).get(STALE_KEY, b"")
     return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
