@@ -28,7 +28,7 @@ from rankmem_aggregator.lake.layout import (
     is_data_path,
 )
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import SCHEMA_VERSION
+from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION
 
 PROGRESS_FILES_MAX: Final = 64
 """Files of lake_progress: more are joined to one, after an import and after so many commits of a writer."""
@@ -70,6 +70,10 @@ class Catalog:
         """Whether there is an opening for all of a session: none of its files is of a later commit."""
         openings = [file.sequence for file in self.of_table(OPENING.name) if file.session_id == session_id]
         return bool(openings) and max(f.sequence for f in self.of_session(session_id)) <= min(openings)
+
+    def has_summaries_first(self, session_id: str) -> bool:
+        """Whether rows of events of a session stayed on their hosts, or did at first."""
+        return any(file.session_id == session_id for file in self.of_table(AVAILABILITY.name))
 
     def session_ids(self) -> list[str]:
         """The sessions, ordered by id."""

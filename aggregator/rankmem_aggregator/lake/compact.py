@@ -41,7 +41,7 @@ from rankmem_aggregator.lake.sessions import sessions_over
 from rankmem_aggregator.query.local import InstanceQueries
 from rankmem_aggregator.store.schema import PRUNED_SPOOL, quoted
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import SCHEMA_VERSION
+from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION
 
 WRITER: Final = "compact"
 LARGE_BYTES: Final = 256 * 1024 * 1024
@@ -231,7 +231,10 @@ def exchange_in_logs(files: LakeFiles, old: Iterable[DataFile], new: Iterable[Da
 
 
 def is_to_cut(present: Sequence[DataFile]) -> bool:
-    """Whether a session's files are not those of one cut; what an import has written is left to it."""
+    """Whether a session's files are not those of one cut; what an import has written is left to it, and so is
+    a session of which rows may still come from hosts."""
+    if any(file.table_name == AVAILABILITY.name for file in present):
+        return False
     is_ours = not any(file.writer.startswith(IMPORT_PREFIX) for file in present)
     is_whole = not any(file.table_name == PRUNED_SPOOL.name for file in present)
     marks = {(file.writer, file.state) for file in present}

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.attempts import Starts
-from rankmem_aggregator.ingest.batch import Spool
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
 from rankmem_aggregator.ingest.batch_queue import Submission
 from rankmem_aggregator.ingest.batch_writer import (
     RETRY_FIRST_S,
@@ -31,11 +31,13 @@ from rankmem_aggregator.ingest.batch_writer import (
     closing,
     refused,
 )
+from rankmem_aggregator.ingest.details import StoredDetails
 from rankmem_aggregator.ingest.sequence import SpoolProgress, Verdict
-from rankmem_aggregator.lake.batch_files import Prepared, check_writable, prepared
+from rankmem_aggregator.lake.batch_files import Prepared, check_writable, guard_of, prepared
 from rankmem_aggregator.lake.commits import Commits
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes, lane
+from rankmem_aggregator.lake.late_details import detail_lane, stored_firsts
 from rankmem_aggregator.lake.layout import WHOLE, DataFile, folder_of
 from rankmem_aggregator.lake.moves import MovedElsewhereError
 from rankmem_aggregator.lake.tail import LiveTail
@@ -82,6 +84,11 @@ class LakeWriter(BatchWriter):
         self._repeated: list[Submission] = []  # their rows are pending
         self._due_s = float("inf")
         self._known_stacks: set[int] = set()
+        self._files, self._details = files, StoredDetails()
+
+    @property
+    def takes_details(self) -> bool:
+        return True
 
     @property
     def waits_for(self) -> str:
@@ -96,7 +103,7 @@ class LakeWriter(BatchWriter):
         batches = self.tail.now().batches
         with self._knowing:
             catalog = self._lanes.refresh()
-            moved = self._lanes.moved({received.batch.spool.spool_id for received in batches})
+            moved = self._lanes.moved({guard_of(received.batch) for received in batches})
         if moved:
             self._due_s = 0.0  # what others, or a commit under way, have stored of these is here, too
         else:
@@ -147,8 +154,8 @@ class LakeWriter(BatchWriter):
                 if opening is not None:
                     opening.check_writing()
                 self.starts.check(batch.spool)
-                verdict = self.progress.judge(batch)
-                if verdict is Verdict.STORE:
+                verdict = self._judged(batch)
+                if verdict is Verdict.STORE and not batch.is_details:
                     self.starts.take(batch)
         except RankmemError as exc:
             if exc.code is Code.CONFLICT and self._pending:
@@ -157,13 +164,26 @@ class LakeWriter(BatchWriter):
             return
         if verdict is Verdict.STORE:
             self._add(submission)
-        elif self.progress.is_stored(batch):
+        elif self._is_stored(batch):
             self._acknowledge_repeated(submission)
             return
         else:
             self._repeated.append(submission)
         if submission.received is not None:
             submission.received(acknowledged(submission))
+
+    def _judged(self, batch: IncomingBatch) -> Verdict:
+        """Whether a batch is new. Raises RankmemError for one that does not follow."""
+        if not batch.is_details:
+            return self.progress.judge(batch)
+        spool = batch.spool
+        if not self._details.knows(spool.spool_id):
+            firsts = stored_firsts(self._files, self._lanes, spool.session_id, spool.spool_id)
+            self._details.learn(spool.spool_id, firsts)
+        return self._details.judge(batch, self.progress.reached(spool))
+
+    def _is_stored(self, batch: IncomingBatch) -> bool:
+        return (self._details if batch.is_details else self.progress).is_stored(batch)
 
     def _add(self, submission: Submission) -> None:
         batch, now_s = submission.batch, time.monotonic()
@@ -217,7 +237,7 @@ class LakeWriter(BatchWriter):
         self._due_s = float("inf")
         repeated, self._repeated = self._repeated, []
         for submission in repeated:
-            if self.progress.is_stored(submission.batch):
+            if self._is_stored(submission.batch):
                 self._acknowledge_repeated(submission)
             else:
                 self._refuse(submission, _dropped(submission.batch.spool))
@@ -263,6 +283,7 @@ class LakeWriter(BatchWriter):
             catalog = self._until_it_works(self._lanes.refresh)
             self._lanes.numbers |= {name: move.after for name, move in what.moves.items()}
             self.progress.commit()
+            self._details.commit()
             self.starts.commit()
             self.tail.replace(catalog)
         self._known_stacks |= what.stacks
@@ -289,7 +310,7 @@ class LakeWriter(BatchWriter):
             by_session.setdefault(spool.session_id, set()).add(spool.spool_id)
         with self._knowing:
             for session_id, spool_ids in by_session.items():
-                self._drop({spool_id for spool_id in spool_ids if lane(spool_id) in names})
+                self._drop({s for s in spool_ids if not {lane(s), detail_lane(s)}.isdisjoint(names)})
                 try:
                     self._learn(session_id, spool_ids)
                 except RankmemError as exc:
@@ -328,6 +349,7 @@ class LakeWriter(BatchWriter):
         self._pending_bytes = sum(s.batch.size_bytes for s in self._pending)
         for spool_id in spool_ids:
             self.progress.drop(spool_id)
+            self._details.forget(spool_id)
             self.starts.drop(spool_id)
         self.tail.replace(self._lanes.catalog, spool_ids)
         for submission in gone:
