@@ -67,7 +67,7 @@ def test_of_200_hosts_some_vanish(tmp_path: Path) -> None:
         aggregator = stack.enter_context(serving(lake, lake_interval_s=0.5))
         shippers = [at_aggregator(folder, aggregator.address) for folder in folders]
         with running(shippers):
-            until("all summaries are stored", lambda: all(s.is_done for s in shippers))
+            until("all summaries are stored", lambda: all(s.is_done for s in shippers), 400.0)
         order = dice.sample(range(HOSTS), VANISHED + VANISHING)
         vanished, vanishing = order[:VANISHED], order[VANISHED:]
         for rank in vanished:
@@ -84,7 +84,7 @@ def test_of_200_hosts_some_vanish(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=vanish)
         thread.start()
-        found = fetched(aggregator.address, stays)
+        found = fetched(aggregator.address, stays, timeout_s=400.0)
         thread.join()
         unreached = {rank for ranks in found.unconnected.values() for rank in ranks}
         assert set(vanished) <= unreached <= set(order)

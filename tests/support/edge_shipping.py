@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
+
 from lake_serving import BATCH_RECORDS, SESSION, make_spool
+from rankmem_agent.spool.layout import Action, Kind
 from rankmem_aggregator.query import fetching
 from rankmem_aggregator.query.fetching import Fetched, fetch
 from rankmem_aggregator.query.remote import RemoteQueries
@@ -23,6 +26,7 @@ from rankmem_ship import pace
 from rankmem_ship.clock import ClockOffset
 from rankmem_ship.config import ShipConfig
 from rankmem_ship.shipper import Shipper
+from spool_synthetic import SyntheticSpool, clock_record, make_records
 from waiting import until
 
 EDGE = ShipConfig(grace_s=0.0, edge_bytes=1 << 30)
@@ -113,9 +117,10 @@ def copied(session_dir: Path, to: Path) -> Path:
     return to / session_dir.name
 
 
-def make_hosts(folder: Path, count: int, *, calls: int = 30) -> list[Path]:
+def make_hosts(folder: Path, count: int, *, blocks: int = 150) -> list[Path]:
     """The folders of so many hosts with a rank each; their logs are the same but for whose they are."""
-    template = make_job(folder / "template", ranks=[0], calls=calls) / "0-0-1"
+    template = folder / "template" / "0-0-1"
+    _fill(SyntheticSpool(path=template, session_id=SESSION), blocks)
     spool_id = json.loads((template / "meta.json").read_text())["spool_id"]
     found = []
     for rank in range(count):
@@ -128,3 +133,16 @@ def make_hosts(folder: Path, count: int, *, calls: int = 30) -> list[Path]:
         (spool / "meta.json").write_text(json.dumps(meta))
         found.append(session_dir)
     return found
+
+
+def _fill(spool: SyntheticSpool, blocks: int) -> None:
+    """Blocks outside of calls, which each live as long as three others."""
+    made = np.arange(blocks)
+    events = make_records(2 * blocks, kind=Kind.EVENT, thread=1)
+    events["time_ns"] = spool.monotonic_ns + 1000 + np.arange(2 * blocks) * 5_000_000
+    events["action"] = np.where(np.arange(2 * blocks) % 2, Action.FREE_COMPLETED, Action.ALLOC)
+    events["a"] = 0x1000 * (1 + np.stack([made, np.maximum(made - 3, 0)], axis=1).reshape(-1))
+    events["b"] = 64 * (1 + np.stack([made, made], axis=1).reshape(-1) % 50)
+    is_made = (np.arange(2 * blocks) % 2 == 0) | (np.arange(2 * blocks) >= 6)
+    spool.append(np.concatenate([clock_record(spool), events[is_made]]))
+    spool.end()

@@ -13,6 +13,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 MARK: Final = "rows-not-here "
 """Begins the text; then session, attempt, rank, counts of stretches (missing, gone, all) and the host."""
+_WORDS: Final = "are not here:"
 _TEXT: Final = re.compile(re.escape(MARK) + r"(\S+) (\d+) (\d+) (\d+) (\d+) (\d+) ?(\S*)")
 
 
@@ -26,7 +27,7 @@ def not_here_error(text: str) -> RankmemError | None:
     whose = f"rank {rank}" + (f" (attempt {attempt})" if attempt else "")
     lost = f", {gone} of them gone for ever" if gone else ""
     message = (
-        f"events of {whose} of session {session} are not here: {missing} of {stretches} stretches of its log "
+        f"events of {whose} of session {session} {_WORDS} {missing} of {stretches} stretches of its log "
         f"stayed on host {host or 'unknown'}{lost}"
     )
     if gone:
@@ -37,3 +38,8 @@ def not_here_error(text: str) -> RankmemError | None:
         )
     hint = f"rankmem fetch {session} --ranks {rank} --aggregator HOST:PORT brings them"
     return RankmemError(Code.NOT_FOUND, message, hint)
+
+
+def is_not_here(error: RankmemError) -> bool:
+    """Whether it is such an error, here or as an aggregator sent it."""
+    return error.code is Code.NOT_FOUND and _WORDS in error.message
