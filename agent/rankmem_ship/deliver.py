@@ -19,6 +19,8 @@ from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import closing
 from rankmem_ship.config import ShipConfig
+from rankmem_ship.kept_details import FOLDER_NAME as EDGE_NAME
+from rankmem_ship.kept_details import OPENING_NAME
 from rankmem_ship.marks import FOLDER_NAME, read_mark
 from rankmem_ship.shipper import Shipper
 from rankmem_ship.status import WAITING, state_of
@@ -41,6 +43,8 @@ class DeliveryReport:
     """Records acknowledged."""
     busy_sessions: list[Path] = field(default_factory=list)
     """Session folders that another shipper holds."""
+    details_left: list[Path] = field(default_factory=list)
+    """Folders with rows of events that were not delivered."""
     errors: list[RankmemError] = field(default_factory=list)
     """Why spools were left."""
 
@@ -66,6 +70,8 @@ def deliver(
     """
     _settle(directory)
     sessions = find_spools(directory)
+    for session_dir in _with_details(directory):
+        sessions.setdefault(session_dir, [])
     if not sessions:
         raise RankmemError(
             Code.NOT_FOUND,
@@ -118,6 +124,13 @@ def find_spools(directory: Path) -> dict[Path, list[Path]]:
     return found
 
 
+def _with_details(directory: Path) -> list[Path]:
+    """The sessions' folders in a directory, or itself, that have rows of events of delivered spools."""
+    found = [*directory.absolute().glob(f"{EDGE_NAME}/*/{OPENING_NAME}")]
+    found += directory.absolute().glob(f"*/{EDGE_NAME}/*/{OPENING_NAME}")
+    return sorted({opening.parents[2] for opening in found})
+
+
 def _lock_of(session_dir: Path) -> int | None:
     try:
         lock_fd = take_lock(session_dir)
@@ -142,10 +155,13 @@ def _deliver_session(
 ) -> None:
     shipper = Shipper(session_dir, config, only=spools)
     shipper.scan()
+    shipper.send_details()
     total = shipper.pending_records
     deadline_s = time.monotonic() + timeout_s
-    while not shipper.is_done and time.monotonic() < deadline_s:
+    while not (shipper.is_done and not shipper.keeps_details) and time.monotonic() < deadline_s:
         shipper.step()
+        if shipper.is_done and not shipper.may_send_details:
+            break
         if progress is not None:
             progress(max(total - shipper.pending_records, 0), total)
         if shipper.is_idle and not shipper.ranks_are_gone and shipper.sender and shipper.sender.connected:
@@ -157,6 +173,8 @@ def _deliver_session(
     aside = session_dir if session_dir.name == FOLDER_NAME else session_dir / FOLDER_NAME
     report.spools_set_aside += [aside / spool.name for spool in spools if read_mark(aside / spool.name)]
     report.errors += shipper.failures
+    if shipper.is_done and any(session_dir.glob(f"{EDGE_NAME}/*/{OPENING_NAME}")):
+        report.details_left.append(session_dir / EDGE_NAME)
     if not shipper.is_done and shipper.sender is not None and shipper.sender.error is not None:
         report.errors.append(shipper.sender.error)
     shipper.close("done" if shipper.is_done else "given_up")

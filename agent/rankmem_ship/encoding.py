@@ -22,6 +22,10 @@ MESSAGE_BYTES_MAX: Final = 2 << 20
 """Half of gRPC's default limit for a message."""
 
 
+Leave = Callable[[Batch, Sequence[Rows]], Batch]
+"""(a batch, its rows) -> the batch that is sent: without the rows that stay on this host."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBatch:
     """One batch, ready to be sent as often as it takes."""
@@ -45,12 +49,17 @@ class EncodedBatch:
 
 
 def encode(
-    pairing: Pairing, spool_id: str, log_slice: LogSlice, extra: Callable[[], Sequence[Rows]]
+    pairing: Pairing,
+    spool_id: str,
+    log_slice: LogSlice,
+    extra: Callable[[], Sequence[Rows]],
+    leave: Leave | None = None,
 ) -> list[EncodedBatch]:
     """The slice as messages, each under MESSAGE_BYTES_MAX.
 
     Args:
         extra: rows attached to the last message (clock, own cost).
+        leave: leaves rows of events on this host; None: all are sent.
     """
     before = pairing.state
     for part in log_slice.parts:
@@ -73,7 +82,10 @@ def encode(
     halves = halve(log_slice) if size_bytes > MESSAGE_BYTES_MAX else None
     if halves is None:
         state = pairing.state
+        if leave is not None:
+            message = leave(message, rows)
+            size_bytes = message.ByteSize()
         return [EncodedBatch(message=message, size_bytes=size_bytes, state_after=state, full=log_slice.full)]
     pairing.state = before
     first, second = halves
-    return encode(pairing, spool_id, first, tuple) + encode(pairing, spool_id, second, extra)
+    return encode(pairing, spool_id, first, tuple, leave) + encode(pairing, spool_id, second, extra, leave)

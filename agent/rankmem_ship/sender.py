@@ -120,16 +120,25 @@ class Sender:
         credentials: for the aggregator; the files are read again for each connection.
         host_uid: the host's id in Hello.
         wake: set at each reply, and when the connection ends.
+        keeps_details: whether rows of events may stay on this host.
     """
 
     def __init__(
-        self, aggregator: str, credentials: Credentials, host_uid: str, wake: threading.Event
+        self,
+        aggregator: str,
+        credentials: Credentials,
+        host_uid: str,
+        wake: threading.Event,
+        *,
+        keeps_details: bool = False,
     ) -> None:
         self.aggregator = aggregator
         self._credentials = credentials
         self.generation = 0
         """Counts the connections that were welcomed: with each new one every spool must be opened again."""
         self.database_id = ""
+        self.takes_details = False
+        """Whether the aggregator takes batches without their rows of events, and those later."""
         self.num_failures = 0
         """Connections that could not be opened, or broke, so far."""
         self.error: RankmemError | None = None
@@ -142,6 +151,7 @@ class Sender:
             rankmem_version=getattr(rankmem_agent, "__version__", ""),
             checksums=True,
             receipts=True,
+            keeps_details=keeps_details,
         )
         self._call: IngestCall | None = None
         self._welcomed = False
@@ -218,6 +228,7 @@ class Sender:
 
     def _take_welcome(self, reply: IngestReply) -> None:
         self.database_id = reply.welcome.database_id
+        self.takes_details = reply.welcome.takes_details
         self._welcomed, self.error, self._failures = True, None, 0
         self.generation += 1
         unchecked = "" if reply.welcome.checksums else ", an older version: no checksums"

@@ -92,6 +92,8 @@ class Service:
         """Whether there was nothing to do for a while: longer at first, while the first rank starts."""
         if not shipper.is_done:
             return False
+        if shipper.keeps_details and quiet_s < self._config.edge_stay_s:
+            return False
         if closing.is_closed(self._dir):
             return True
         found_any = bool(shipper.num_delivered or shipper.uploads or shipper.failures)

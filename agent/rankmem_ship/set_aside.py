@@ -22,7 +22,7 @@ from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.collector_pb2 import Batch, TableRows
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship.encoding import EncodedBatch
+from rankmem_ship.encoding import EncodedBatch, Leave
 from rankmem_ship.marks import FOLDER_NAME, Mark, read_mark, write_mark
 from rankmem_ship.pairing.columns import rows_of
 from rankmem_ship.pairing.rows import Rows
@@ -90,7 +90,7 @@ class SetAsideUpload(SpoolUpload):
         """None: nothing waits for a flush."""
         return 0
 
-    def opened(self, last_sequence: int) -> Sequence[EncodedBatch]:
+    def opened(self, last_sequence: int, leave: Leave | None = None) -> Sequence[EncodedBatch]:
         """Go on behind ``last_sequence``. Raises OSError where the mark cannot be written."""
         self.state, self.stored = UploadState.READY, last_sequence
         self._mark_stored()

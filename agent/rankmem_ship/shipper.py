@@ -19,6 +19,7 @@ from rankmem_protos.collector_pb2 import ClockProbe, IngestReply, IngestRequest,
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.config import ShipConfig
+from rankmem_ship.edge import Edge
 from rankmem_ship.encoding import EncodedBatch
 from rankmem_ship.marks import check_not_reported, read_mark
 from rankmem_ship.measurements import Measurements
@@ -64,6 +65,7 @@ class Shipper:
         self._faults = Faults(logger)
         self._buffer = SendBuffer()
         self._spools = Spools(session_dir, self._buffer, self._faults, only)
+        self._edge = Edge(session_dir, config.edge_bytes)
         self._status = StatusFile(session_dir)
         self._measured = Measurements()
         self._generation = 0
@@ -81,7 +83,7 @@ class Shipper:
         now_s = time.monotonic()
         if now_s - self._scan_s >= SCAN_INTERVAL_S:
             self.scan()
-        if not self.uploads:
+        if not self.uploads and not (self._edge.keeps_any and self.sender is not None):
             return
         if self._poll() | self._send_batches(now_s):
             self._busy_s = now_s
@@ -104,10 +106,16 @@ class Shipper:
         self._scan_s = time.monotonic()
         found = self._spools.new_uploads(self.uploads)
         self.uploads |= {upload.folder: upload for upload in found}
-        if self.sender is None and found:
-            host_uid = str(found[0].meta.host.get("host_uid") or "")
+        if self.sender is None and (found or (self._edge.keeps_any and self._config.aggregator)):
+            host_uid = str(found[0].meta.host.get("host_uid") or "") if found else ""
             aggregator = self._aggregator()
-            self.sender = Sender(aggregator, self._credentials(aggregator), host_uid, self.wake)
+            self.sender = Sender(
+                aggregator,
+                self._credentials(aggregator),
+                host_uid,
+                self.wake,
+                keeps_details=self._edge.is_on,
+            )
 
     @property
     def has_new_spools(self) -> bool:
@@ -131,6 +139,20 @@ class Shipper:
     def is_done(self) -> bool:
         """Whether every spool that was found is delivered, or cannot be."""
         return not self._open_uploads()
+
+    @property
+    def keeps_details(self) -> bool:
+        """Whether rows of events are here that may still be asked for."""
+        return self._edge.keeps_any and self.sender is not None
+
+    @property
+    def may_send_details(self) -> bool:
+        """Whether the aggregator may take rows of events later; it is not known before it is connected."""
+        return self.sender is None or not self.sender.connected or self.sender.takes_details
+
+    def send_details(self) -> None:
+        """Send all rows of events that are here, whether or not they are asked for."""
+        self._edge.want_all()
 
     @property
     def ranks_are_gone(self) -> bool:
@@ -228,6 +250,21 @@ class Shipper:
             while (batch := self._next_of(upload, now_s)) is not None:
                 self._send_batch(batch)
                 moved = True
+        return self._send_details(now_s) or moved
+
+    def _send_details(self, now_s: float) -> bool:
+        """Send rows of events that are wanted; returns whether there were any."""
+        if self.sender is None or not self.sender.takes_details:
+            return False
+        for opening in self._edge.openings(self.uploads.values(), now_s):
+            self._send(open_spool=opening)
+        moved = False
+        ready = (upload for upload in self._open_uploads() if upload.state is UploadState.READY)
+        stored = {upload.meta.spool_id: upload.stored for upload in ready}
+        while (message := self._edge.next(stored, self._batch_number + 1)) is not None:
+            self._batch_number += 1
+            self._send(batch=message)
+            moved = True
         return moved
 
     def _next_of(self, upload: SpoolUpload, now_s: float) -> EncodedBatch | None:
@@ -260,6 +297,7 @@ class Shipper:
         if self.sender.generation != self._generation:
             self._generation = self.sender.generation
             self._measured.clock.forget()
+            self._edge.disconnected()
             self._send_probes(time.monotonic())  # now, before a batch is queued ahead of them
             for upload in self._open_uploads():
                 upload.disconnected()
@@ -271,18 +309,22 @@ class Shipper:
         if self.sender.error is not None and self.sender.num_failures != self._failures_logged:
             self._failures_logged = self.sender.num_failures
             self._faults.log("connection", f"not connected: {self.sender.error}")
-        if not any(upload.expects_reply for upload in self._open_uploads()):
+        if not self._edge.expects_reply and not any(u.expects_reply for u in self._open_uploads()):
             self.sender.expect_no_reply()
         return bool(replies)
 
     def _take_reply(self, reply: IngestReply) -> None:
         body = reply.WhichOneof("body")
         if body == "ack":
+            if self._edge.acknowledged(reply.ack.batch_number):
+                return
             upload = self._upload(reply.ack.spool_id)
             self._waits_for = ""
             if upload is not None:
                 upload.acknowledged(reply.ack.last_sequence)
         elif body == "received":
+            if self._edge.received(reply.received.batch_number):
+                return
             upload = self._upload(reply.received.spool_id)
             if upload is not None:
                 upload.received(reply.received.last_sequence)
@@ -299,18 +341,22 @@ class Shipper:
         elif body == "busy":
             self._waits_for = reply.busy.reason
             self._faults.log("busy", f"{self._aggregator()} is busy: {self._waits_for}")
+        elif body == "wanted":
+            self._edge.wanted(reply.wanted)
         elif body == "refusal":
             self._refused(reply.refusal)
 
     def _opened(self, spool_id: str, last_sequence: int) -> None:
+        self._edge.opened(spool_id)
         upload = self._upload(spool_id)
         if upload is None or upload.state is not UploadState.OPENING or self.sender is None:
             return
+        leave = self._edge.leave(upload) if self.sender.takes_details else None
         try:
             upload.database_id = self.sender.database_id
             if not isinstance(upload, SetAsideUpload):
                 check_not_reported(read_mark(upload.folder), upload.database_id, last_sequence)
-            for batch in upload.opened(last_sequence):
+            for batch in upload.opened(last_sequence, leave):
                 self._send_batch(batch)
         except Exception as exc:  # noqa: BLE001  a spool's own
             self._fail(upload, exc)
@@ -318,6 +364,9 @@ class Shipper:
     def _refused(self, refusal: Refusal) -> None:
         error = refusal_error(refusal)
         upload = self._upload(refusal.spool_id) if refusal.spool_id else None
+        is_temporary = error.code in TEMPORARY
+        if not refusal.fatal and self._is_of_edge(refusal, upload, is_temporary):
+            return
         is_over = any(known.meta.spool_id == refusal.spool_id for known in self.uploads.values())
         if upload is None and is_over and not refusal.fatal:
             return  # sent before its spool failed
@@ -327,13 +376,25 @@ class Shipper:
             return
         if 0 < refusal.batch_number <= upload.opened_at:
             return  # sent before the spool was opened again, which has answered it
-        if error.code in TEMPORARY:
+        if is_temporary:
             if upload.state is UploadState.READY:  # otherwise it is being opened again already
                 upload.disconnected()
                 self._reopen_s[upload.folder] = time.monotonic() + REOPEN_S
             self._faults.log(f"refused {upload.folder}", f"{upload.folder.name} was refused: {error}")
         else:
             self._set_aside(upload, error)
+
+    def _is_of_edge(self, refusal: Refusal, upload: SpoolUpload | None, is_temporary: bool) -> bool:
+        """Whether a refusal is of rows of events, or of a spool that is delivered but for these."""
+        if upload is not None and not self._edge.is_details(refusal.batch_number):
+            return False
+        found = self._edge.refused(
+            refusal.spool_id, refusal.batch_number, is_temporary=is_temporary, now_s=time.monotonic()
+        )
+        if found and upload is not None and upload.state is UploadState.READY:
+            upload.disconnected()  # nothing more is taken of it until it is opened again
+            self._reopen_s[upload.folder] = time.monotonic() + REOPEN_S
+        return found
 
     def _upload(self, spool_id: str) -> SpoolUpload | None:
         return next((upload for upload in self._open_uploads() if upload.meta.spool_id == spool_id), None)
@@ -352,6 +413,10 @@ class Shipper:
                 self.num_delivered += 1
                 logger.info("delivered %s: %d records", upload.folder.name, upload.stored)
                 del self.uploads[upload.folder]
+        try:
+            self._edge.maintain(self._open_uploads())
+        except OSError as exc:
+            self._faults.log("edge", f"cannot delete rows of events: {exc}")
 
     def _write_status(self) -> None:
         connected = self.sender is not None and self.sender.connected

@@ -29,8 +29,9 @@ from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, segment_name
 from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.collector_pb2 import OpenSpool
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import BUCKET_RECORDS, SUMMARY_BUCKET_RECORDS
 from rankmem_ship.checkpoint import load_checkpoint, reserve, save_checkpoint
-from rankmem_ship.encoding import EncodedBatch, encode
+from rankmem_ship.encoding import EncodedBatch, Leave, encode
 from rankmem_ship.log_slices import LogSlices
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.pairing.rows import Rows
@@ -98,6 +99,7 @@ class SpoolUpload:
         self.opened_at = 0
         """Number of the last batch before it was opened: what is refused up to there was sent earlier."""
         self.error: RankmemError | None = None
+        self._leave: Leave | None = None
         self._pairing = Pairing(self.meta, self.reader.strings)
         self._slices = LogSlices(self.reader)
         self._saved_seq = -1
@@ -135,6 +137,10 @@ class SpoolUpload:
     def opening(self) -> OpenSpool:
         """The request that opens the spool; nothing more is sent until :meth:`opened`."""
         self.state = UploadState.OPENING
+        return self.opening_request()
+
+    def opening_request(self) -> OpenSpool:
+        """The same; changes nothing."""
         return OpenSpool(
             spool_id=self.meta.spool_id,
             session_id=self.meta.session_id,
@@ -157,14 +163,21 @@ class SpoolUpload:
             self.queue.connection_broke()
         self.disconnected()
 
-    def opened(self, last_sequence: int) -> Sequence[EncodedBatch]:
+    def opened(self, last_sequence: int, leave: Leave | None = None) -> Sequence[EncodedBatch]:
         """Go on behind ``last_sequence``, which the aggregator has; returns the batches to be sent again.
+
+        Args:
+            last_sequence: as its state says.
+            leave: leaves rows of events here, for an aggregator that takes them later; None: all are sent.
 
         Raises:
             RankmemError: the checkpoint is damaged, or the spool holds less than the aggregator has.
         """
         self.state = UploadState.READY
         again = self.queue.reopened(last_sequence)
+        if (leave is None) is not (self._leave is None):
+            again = None  # what is encoded was for another aggregator
+        self._leave = leave
         if again is None:
             self._restart(last_sequence)
             return ()
@@ -235,7 +248,7 @@ class SpoolUpload:
                 log_slice, ended_ns=ended_ns, exited=self.reader.exited(), wrote_end=self.reader.ended
             )
         self._final_encoded = log_slice.final
-        return encode(self._pairing, self.meta.spool_id, log_slice, rows)
+        return encode(self._pairing, self.meta.spool_id, log_slice, rows, self._leave)
 
     def _note_stored(self, last_sequence: int) -> None:
         self.stored = max(self.stored, last_sequence)
@@ -248,7 +261,12 @@ class SpoolUpload:
         """Back to the checkpoint, and from there to behind what the aggregator has."""
         self._final_encoded = False
         state = self._checkpoint_state()
-        self._pairing = Pairing(self.meta, self.reader.strings, state)
+        self._pairing = Pairing(
+            self.meta,
+            self.reader.strings,
+            state,
+            bucket_records=BUCKET_RECORDS if self._leave is None else SUMMARY_BUCKET_RECORDS,
+        )
         self.reader.cursor = state.next_seq
         self.stored = last_sequence
         self._saved_seq = state.next_seq

@@ -19,6 +19,7 @@ from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor
 from rankmem_cli.verbs.export import export
+from rankmem_cli.verbs.fetch import fetch
 from rankmem_cli.verbs.fit import fit
 from rankmem_cli.verbs.fragmentation import fragmentation
 from rankmem_cli.verbs.hosts import hosts
@@ -75,6 +76,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     import_,
     prune,
     ship,
+    fetch,
     certs,
     doctor,
 )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erankmem_protos/collector.proto\x12\nrankmem.v1\"\xe1\x01\n\rIngestRequest\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.rankmem.v1.HelloH\x00\x12+\n\nopen_spool\x18\x02 \x01(\x0b\x32\x15.rankmem.v1.OpenSpoolH\x00\x12\"\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x11.rankmem.v1.BatchH\x00\x12-\n\x0b\x63lock_probe\x18\x04 \x01(\x0b\x32\x16.rankmem.v1.ClockProbeH\x00\x12$\n\x06sealed\x18\x0f \x01(\x0b\x32\x12.rankmem.v1.SealedH\x00\x42\x06\n\x04\x62ody\"\xd5\x02\n\x0bIngestReply\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.rankmem.v1.WelcomeH\x00\x12-\n\x0bspool_state\x18\x02 \x01(\x0b\x32\x16.rankmem.v1.SpoolStateH\x00\x12\x1e\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x0f.rankmem.v1.AckH\x00\x12-\n\x0b\x63lock_reply\x18\x04 \x01(\x0b\x32\x16.rankmem.v1.ClockReplyH\x00\x12&\n\x07refusal\x18\x05 \x01(\x0b\x32\x13.rankmem.v1.RefusalH\x00\x12 \n\x04\x62usy\x18\x06 \x01(\x0b\x32\x10.rankmem.v1.BusyH\x00\x12(\n\x08received\x18\x07 \x01(\x0b\x32\x14.rankmem.v1.ReceivedH\x00\x12$\n\x06sealed\x18\x0f \x01(\x0b\x32\x12.rankmem.v1.SealedH\x00\x42\x06\n\x04\x62ody\"(\n\x06Sealed\x12\r\n\x05\x63rc32\x18\x01 \x01(\x07\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x85\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nshipper_id\x18\x02 \x01(\t\x12\x10\n\x08host_uid\x18\x03 \x01(\t\x12\x17\n\x0frankmem_version\x18\x04 \x01(\t\x12\x11\n\tchecksums\x18\x05 \x01(\x08\x12\x10\n\x08receipts\x18\x06 \x01(\x08\"K\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x61tabase_id\x18\x02 \x01(\t\x12\x11\n\tchecksums\x18\x03 \x01(\x08\"\x93\x01\n\tOpenSpool\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x0e\n\x06secret\x18\x05 \x01(\x0c\x12\r\n\x05start\x18\x06 \x01(\t\x12\x0e\n\x06launch\x18\x07 \x01(\t\x12\x12\n\nstarted_ns\x18\x08 \x01(\x03\"F\n\nSpoolState\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x15\n\rlast_sequence\x18\x02 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\"\x94\x01\n\x05\x42\x61tch\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x16\n\x0esequence_first\x18\x03 \x01(\x04\x12\x15\n\rsequence_last\x18\x04 \x01(\x04\x12%\n\x06tables\x18\x05 \x03(\x0b\x32\x15.rankmem.v1.TableRows\x12\r\n\x05\x66inal\x18\x06 \x01(\x08\"-\n\tTableRows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x11\n\tarrow_ipc\x18\x02 \x01(\x0c\"D\n\x03\x41\x63k\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\"I\n\x08Received\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\"\x1d\n\nClockProbe\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x03\"F\n\nClockReply\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x03\x12\x13\n\x0breceived_ns\x18\x02 \x01(\x03\x12\x12\n\nreplied_ns\x18\x03 \x01(\x03\"\x16\n\x04\x42usy\x12\x0e\n\x06reason\x18\x01 \x01(\t\"m\n\x07Refusal\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0c\n\x04hint\x18\x05 \x01(\t\x12\r\n\x05\x66\x61tal\x18\x06 \x01(\x08\x32M\n\tCollector\x12@\n\x06Ingest\x12\x19.rankmem.v1.IngestRequest\x1a\x17.rankmem.v1.IngestReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erankmem_protos/collector.proto\x12\nrankmem.v1\"\xe1\x01\n\rIngestRequest\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.rankmem.v1.HelloH\x00\x12+\n\nopen_spool\x18\x02 \x01(\x0b\x32\x15.rankmem.v1.OpenSpoolH\x00\x12\"\n\x05\x62\x61tch\x18\x03 \x01(\x0b\x32\x11.rankmem.v1.BatchH\x00\x12-\n\x0b\x63lock_probe\x18\x04 \x01(\x0b\x32\x16.rankmem.v1.ClockProbeH\x00\x12$\n\x06sealed\x18\x0f \x01(\x0b\x32\x12.rankmem.v1.SealedH\x00\x42\x06\n\x04\x62ody\"\xfb\x02\n\x0bIngestReply\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.rankmem.v1.WelcomeH\x00\x12-\n\x0bspool_state\x18\x02 \x01(\x0b\x32\x16.rankmem.v1.SpoolStateH\x00\x12\x1e\n\x03\x61\x63k\x18\x03 \x01(\x0b\x32\x0f.rankmem.v1.AckH\x00\x12-\n\x0b\x63lock_reply\x18\x04 \x01(\x0b\x32\x16.rankmem.v1.ClockReplyH\x00\x12&\n\x07refusal\x18\x05 \x01(\x0b\x32\x13.rankmem.v1.RefusalH\x00\x12 \n\x04\x62usy\x18\x06 \x01(\x0b\x32\x10.rankmem.v1.BusyH\x00\x12(\n\x08received\x18\x07 \x01(\x0b\x32\x14.rankmem.v1.ReceivedH\x00\x12$\n\x06wanted\x18\x08 \x01(\x0b\x32\x12.rankmem.v1.WantedH\x00\x12$\n\x06sealed\x18\x0f \x01(\x0b\x32\x12.rankmem.v1.SealedH\x00\x42\x06\n\x04\x62ody\"(\n\x06Sealed\x12\r\n\x05\x63rc32\x18\x01 \x01(\x07\x12\x0f\n\x07message\x18\x02 \x01(\x0c\"\x9c\x01\n\x05Hello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x12\n\nshipper_id\x18\x02 \x01(\t\x12\x10\n\x08host_uid\x18\x03 \x01(\t\x12\x17\n\x0frankmem_version\x18\x04 \x01(\t\x12\x11\n\tchecksums\x18\x05 \x01(\x08\x12\x10\n\x08receipts\x18\x06 \x01(\x08\x12\x15\n\rkeeps_details\x18\x07 \x01(\x08\"b\n\x07Welcome\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x13\n\x0b\x64\x61tabase_id\x18\x02 \x01(\t\x12\x11\n\tchecksums\x18\x03 \x01(\x08\x12\x15\n\rtakes_details\x18\x04 \x01(\x08\"\x93\x01\n\tOpenSpool\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x0e\n\x06secret\x18\x05 \x01(\x0c\x12\r\n\x05start\x18\x06 \x01(\t\x12\x0e\n\x06launch\x18\x07 \x01(\t\x12\x12\n\nstarted_ns\x18\x08 \x01(\x03\"F\n\nSpoolState\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x15\n\rlast_sequence\x18\x02 \x01(\x03\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\"\xa5\x01\n\x05\x42\x61tch\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x16\n\x0esequence_first\x18\x03 \x01(\x04\x12\x15\n\rsequence_last\x18\x04 \x01(\x04\x12%\n\x06tables\x18\x05 \x03(\x0b\x32\x15.rankmem.v1.TableRows\x12\r\n\x05\x66inal\x18\x06 \x01(\x08\x12\x0f\n\x07\x64\x65tails\x18\x07 \x01(\x08\"-\n\tTableRows\x12\r\n\x05table\x18\x01 \x01(\t\x12\x11\n\tarrow_ipc\x18\x02 \x01(\x0c\"D\n\x03\x41\x63k\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\"I\n\x08Received\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x15\n\rlast_sequence\x18\x03 \x01(\x03\"B\n\x06Wanted\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12&\n\tstretches\x18\x02 \x03(\x0b\x32\x13.rankmem.v1.Stretch\"8\n\x07Stretch\x12\x16\n\x0esequence_first\x18\x01 \x01(\x04\x12\x15\n\rsequence_last\x18\x02 \x01(\x04\"\x1d\n\nClockProbe\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x03\"F\n\nClockReply\x12\x0f\n\x07sent_ns\x18\x01 \x01(\x03\x12\x13\n\x0breceived_ns\x18\x02 \x01(\x03\x12\x12\n\nreplied_ns\x18\x03 \x01(\x03\"\x16\n\x04\x42usy\x12\x0e\n\x06reason\x18\x01 \x01(\t\"m\n\x07Refusal\x12\x10\n\x08spool_id\x18\x01 \x01(\t\x12\x14\n\x0c\x62\x61tch_number\x18\x02 \x01(\x04\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x0c\n\x04hint\x18\x05 \x01(\t\x12\r\n\x05\x66\x61tal\x18\x06 \x01(\x08\x32M\n\tCollector\x12@\n\x06Ingest\x12\x19.rankmem.v1.IngestRequest\x1a\x17.rankmem.v1.IngestReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,33 +34,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_INGESTREQUEST']._serialized_start=47
   _globals['_INGESTREQUEST']._serialized_end=272
   _globals['_INGESTREPLY']._serialized_start=275
-  _globals['_INGESTREPLY']._serialized_end=616
-  _globals['_SEALED']._serialized_start=618
-  _globals['_SEALED']._serialized_end=658
-  _globals['_HELLO']._serialized_start=661
-  _globals['_HELLO']._serialized_end=794
-  _globals['_WELCOME']._serialized_start=796
-  _globals['_WELCOME']._serialized_end=871
-  _globals['_OPENSPOOL']._serialized_start=874
-  _globals['_OPENSPOOL']._serialized_end=1021
-  _globals['_SPOOLSTATE']._serialized_start=1023
-  _globals['_SPOOLSTATE']._serialized_end=1093
-  _globals['_BATCH']._serialized_start=1096
-  _globals['_BATCH']._serialized_end=1244
-  _globals['_TABLEROWS']._serialized_start=1246
-  _globals['_TABLEROWS']._serialized_end=1291
-  _globals['_ACK']._serialized_start=1293
-  _globals['_ACK']._serialized_end=1361
-  _globals['_RECEIVED']._serialized_start=1363
-  _globals['_RECEIVED']._serialized_end=1436
-  _globals['_CLOCKPROBE']._serialized_start=1438
-  _globals['_CLOCKPROBE']._serialized_end=1467
-  _globals['_CLOCKREPLY']._serialized_start=1469
-  _globals['_CLOCKREPLY']._serialized_end=1539
-  _globals['_BUSY']._serialized_start=1541
-  _globals['_BUSY']._serialized_end=1563
-  _globals['_REFUSAL']._serialized_start=1565
-  _globals['_REFUSAL']._serialized_end=1674
-  _globals['_COLLECTOR']._serialized_start=1676
-  _globals['_COLLECTOR']._serialized_end=1753
+  _globals['_INGESTREPLY']._serialized_end=654
+  _globals['_SEALED']._serialized_start=656
+  _globals['_SEALED']._serialized_end=696
+  _globals['_HELLO']._serialized_start=699
+  _globals['_HELLO']._serialized_end=855
+  _globals['_WELCOME']._serialized_start=857
+  _globals['_WELCOME']._serialized_end=955
+  _globals['_OPENSPOOL']._serialized_start=958
+  _globals['_OPENSPOOL']._serialized_end=1105
+  _globals['_SPOOLSTATE']._serialized_start=1107
+  _globals['_SPOOLSTATE']._serialized_end=1177
+  _globals['_BATCH']._serialized_start=1180
+  _globals['_BATCH']._serialized_end=1345
+  _globals['_TABLEROWS']._serialized_start=1347
+  _globals['_TABLEROWS']._serialized_end=1392
+  _globals['_ACK']._serialized_start=1394
+  _globals['_ACK']._serialized_end=1462
+  _globals['_RECEIVED']._serialized_start=1464
+  _globals['_RECEIVED']._serialized_end=1537
+  _globals['_WANTED']._serialized_start=1539
+  _globals['_WANTED']._serialized_end=1605
+  _globals['_STRETCH']._serialized_start=1607
+  _globals['_STRETCH']._serialized_end=1663
+  _globals['_CLOCKPROBE']._serialized_start=1665
+  _globals['_CLOCKPROBE']._serialized_end=1694
+  _globals['_CLOCKREPLY']._serialized_start=1696
+  _globals['_CLOCKREPLY']._serialized_end=1766
+  _globals['_BUSY']._serialized_start=1768
+  _globals['_BUSY']._serialized_end=1790
+  _globals['_REFUSAL']._serialized_start=1792
+  _globals['_REFUSAL']._serialized_end=1901
+  _globals['_COLLECTOR']._serialized_start=1903
+  _globals['_COLLECTOR']._serialized_end=1980
 # @@protoc_insertion_point(module_scope)

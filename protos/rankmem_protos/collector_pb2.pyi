@@ -69,6 +69,7 @@ class IngestReply(google.protobuf.message.Message):
     REFUSAL_FIELD_NUMBER: builtins.int
     BUSY_FIELD_NUMBER: builtins.int
     RECEIVED_FIELD_NUMBER: builtins.int
+    WANTED_FIELD_NUMBER: builtins.int
     SEALED_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
@@ -85,6 +86,8 @@ class IngestReply(google.protobuf.message.Message):
     @property
     def received(self) -> global___Received: ...
     @property
+    def wanted(self) -> global___Wanted: ...
+    @property
     def sealed(self) -> global___Sealed: ...
     def __init__(
         self,
@@ -96,11 +99,12 @@ class IngestReply(google.protobuf.message.Message):
         refusal: global___Refusal | None = ...,
         busy: global___Busy | None = ...,
         received: global___Received | None = ...,
+        wanted: global___Wanted | None = ...,
         sealed: global___Sealed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy", "received", "sealed"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "wanted", b"wanted", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "wanted", b"wanted", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy", "received", "wanted", "sealed"] | None: ...
 
 global___IngestReply = IngestReply
 
@@ -135,6 +139,7 @@ class Hello(google.protobuf.message.Message):
     RANKMEM_VERSION_FIELD_NUMBER: builtins.int
     CHECKSUMS_FIELD_NUMBER: builtins.int
     RECEIPTS_FIELD_NUMBER: builtins.int
+    KEEPS_DETAILS_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     """1"""
     shipper_id: builtins.str
@@ -145,6 +150,8 @@ class Hello(google.protobuf.message.Message):
     """What follows on this stream comes sealed, and all replies are to be, Welcome included."""
     receipts: builtins.bool
     """The shipper takes Received: an aggregator that stores later than it receives is to send it."""
+    keeps_details: builtins.bool
+    """The shipper may keep rows of events on its host, and sends those that are Wanted."""
     def __init__(
         self,
         *,
@@ -154,8 +161,9 @@ class Hello(google.protobuf.message.Message):
         rankmem_version: builtins.str = ...,
         checksums: builtins.bool = ...,
         receipts: builtins.bool = ...,
+        keeps_details: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "host_uid", b"host_uid", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "receipts", b"receipts", "shipper_id", b"shipper_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "host_uid", b"host_uid", "keeps_details", b"keeps_details", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "receipts", b"receipts", "shipper_id", b"shipper_id"]) -> None: ...
 
 global___Hello = Hello
 
@@ -166,6 +174,7 @@ class Welcome(google.protobuf.message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: builtins.int
     DATABASE_ID_FIELD_NUMBER: builtins.int
     CHECKSUMS_FIELD_NUMBER: builtins.int
+    TAKES_DETAILS_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     database_id: builtins.str
     """Names the database, made when the file is made: a shipper that meets another
@@ -173,14 +182,17 @@ class Welcome(google.protobuf.message.Message):
     """
     checksums: builtins.bool
     """the aggregator knows Sealed"""
+    takes_details: builtins.bool
+    """Batches may come without their rows of events, which follow as Batches with `details` when they are Wanted."""
     def __init__(
         self,
         *,
         protocol_version: builtins.int = ...,
         database_id: builtins.str = ...,
         checksums: builtins.bool = ...,
+        takes_details: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "database_id", b"database_id", "protocol_version", b"protocol_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "database_id", b"database_id", "protocol_version", b"protocol_version", "takes_details", b"takes_details"]) -> None: ...
 
 global___Welcome = Welcome
 
@@ -263,6 +275,7 @@ class Batch(google.protobuf.message.Message):
     SEQUENCE_LAST_FIELD_NUMBER: builtins.int
     TABLES_FIELD_NUMBER: builtins.int
     FINAL_FIELD_NUMBER: builtins.int
+    DETAILS_FIELD_NUMBER: builtins.int
     spool_id: builtins.str
     batch_number: builtins.int
     """counts up on this stream; echoed in the Ack"""
@@ -270,6 +283,8 @@ class Batch(google.protobuf.message.Message):
     sequence_last: builtins.int
     final: builtins.bool
     """the last batch of this spool"""
+    details: builtins.bool
+    """The rows that an earlier batch of exactly this range left on its host. Moves no position; any order."""
     @property
     def tables(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TableRows]: ...
     def __init__(
@@ -281,8 +296,9 @@ class Batch(google.protobuf.message.Message):
         sequence_last: builtins.int = ...,
         tables: collections.abc.Iterable[global___TableRows] | None = ...,
         final: builtins.bool = ...,
+        details: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "final", b"final", "sequence_first", b"sequence_first", "sequence_last", b"sequence_last", "spool_id", b"spool_id", "tables", b"tables"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "details", b"details", "final", b"final", "sequence_first", b"sequence_first", "sequence_last", b"sequence_last", "spool_id", b"spool_id", "tables", b"tables"]) -> None: ...
 
 global___Batch = Batch
 
@@ -355,6 +371,47 @@ class Received(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["batch_number", b"batch_number", "last_sequence", b"last_sequence", "spool_id", b"spool_id"]) -> None: ...
 
 global___Received = Received
+
+@typing.final
+class Wanted(google.protobuf.message.Message):
+    """Rows of these stretches of a spool are to be sent, of each as the Batch with `details` that was kept."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    STRETCHES_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    @property
+    def stretches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Stretch]: ...
+    def __init__(
+        self,
+        *,
+        spool_id: builtins.str = ...,
+        stretches: collections.abc.Iterable[global___Stretch] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["spool_id", b"spool_id", "stretches", b"stretches"]) -> None: ...
+
+global___Wanted = Wanted
+
+@typing.final
+class Stretch(google.protobuf.message.Message):
+    """The range of a batch whose rows of events stay on their host: a row of the table availability."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEQUENCE_FIRST_FIELD_NUMBER: builtins.int
+    SEQUENCE_LAST_FIELD_NUMBER: builtins.int
+    sequence_first: builtins.int
+    sequence_last: builtins.int
+    def __init__(
+        self,
+        *,
+        sequence_first: builtins.int = ...,
+        sequence_last: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sequence_first", b"sequence_first", "sequence_last", b"sequence_last"]) -> None: ...
+
+global___Stretch = Stretch
 
 @typing.final
 class ClockProbe(google.protobuf.message.Message):

@@ -224,3 +224,44 @@ class StatusReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["batches_committed", b"batches_committed", "batches_queued", b"batches_queued", "batches_refused", b"batches_refused", "commit_retries", b"commit_retries", "database_bytes", b"database_bytes", "database_id", b"database_id", "database_path", b"database_path", "disk_free_bytes", b"disk_free_bytes", "events_committed", b"events_committed", "lag_ns", b"lag_ns", "log_bytes", b"log_bytes", "messages_damaged", b"messages_damaged", "not_serving_reason", b"not_serving_reason", "now_ns", b"now_ns", "queue_bytes", b"queue_bytes", "rankmem_version", b"rankmem_version", "ranks_alive", b"ranks_alive", "rows_committed", b"rows_committed", "rss_bytes", b"rss_bytes", "schema_version", b"schema_version", "sessions_pruned", b"sessions_pruned", "started_ns", b"started_ns", "streams_open", b"streams_open"]) -> None: ...
 
 global___StatusReply = StatusReply
+
+@typing.final
+class FetchRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIRST_FIELD_NUMBER: builtins.int
+    SEQUENCE_LAST_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    @property
+    def sequence_first(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Stretches of the log, as availability has them."""
+
+    @property
+    def sequence_last(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        spool_id: builtins.str = ...,
+        sequence_first: collections.abc.Iterable[builtins.int] | None = ...,
+        sequence_last: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["sequence_first", b"sequence_first", "sequence_last", b"sequence_last", "spool_id", b"spool_id"]) -> None: ...
+
+global___FetchRequest = FetchRequest
+
+@typing.final
+class FetchReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONNECTED_FIELD_NUMBER: builtins.int
+    connected: builtins.bool
+    """a shipper of the spool is connected here, and was asked"""
+    def __init__(
+        self,
+        *,
+        connected: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connected", b"connected"]) -> None: ...
+
+global___FetchReply = FetchReply

@@ -49,6 +49,11 @@ class QueryStub(object):
                 request_serializer=rankmem__protos_dot_query__pb2.StatusRequest.SerializeToString,
                 response_deserializer=rankmem__protos_dot_query__pb2.StatusReply.FromString,
                 _registered_method=True)
+        self.Fetch = channel.unary_unary(
+                '/rankmem.v1.Query/Fetch',
+                request_serializer=rankmem__protos_dot_query__pb2.FetchRequest.SerializeToString,
+                response_deserializer=rankmem__protos_dot_query__pb2.FetchReply.FromString,
+                _registered_method=True)
 
 
 class QueryServicer(object):
@@ -76,6 +81,14 @@ class QueryServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fetch(self, request, context):
+        """Asks the shipper of a spool for rows that stay on its host; they come by themselves, or a row of
+        availability says that they are gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +106,11 @@ def add_QueryServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=rankmem__protos_dot_query__pb2.StatusRequest.FromString,
                     response_serializer=rankmem__protos_dot_query__pb2.StatusReply.SerializeToString,
+            ),
+            'Fetch': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=rankmem__protos_dot_query__pb2.FetchRequest.FromString,
+                    response_serializer=rankmem__protos_dot_query__pb2.FetchReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +194,33 @@ class Query(object):
             '/rankmem.v1.Query/Status',
             rankmem__protos_dot_query__pb2.StatusRequest.SerializeToString,
             rankmem__protos_dot_query__pb2.StatusReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rankmem.v1.Query/Fetch',
+            rankmem__protos_dot_query__pb2.FetchRequest.SerializeToString,
+            rankmem__protos_dot_query__pb2.FetchReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -40,6 +40,14 @@ class QueryStub:
         rankmem_protos.query_pb2.StatusReply,
     ]
 
+    Fetch: grpc.UnaryUnaryMultiCallable[
+        rankmem_protos.query_pb2.FetchRequest,
+        rankmem_protos.query_pb2.FetchReply,
+    ]
+    """Asks the shipper of a spool for rows that stay on its host; they come by themselves, or a row of
+    availability says that they are gone.
+    """
+
 class QueryAsyncStub:
     Sql: grpc.aio.UnaryStreamMultiCallable[
         rankmem_protos.query_pb2.SqlRequest,
@@ -61,6 +69,14 @@ class QueryAsyncStub:
         rankmem_protos.query_pb2.StatusRequest,
         rankmem_protos.query_pb2.StatusReply,
     ]
+
+    Fetch: grpc.aio.UnaryUnaryMultiCallable[
+        rankmem_protos.query_pb2.FetchRequest,
+        rankmem_protos.query_pb2.FetchReply,
+    ]
+    """Asks the shipper of a spool for rows that stay on its host; they come by themselves, or a row of
+    availability says that they are gone.
+    """
 
 class QueryServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -89,5 +105,15 @@ class QueryServicer(metaclass=abc.ABCMeta):
         request: rankmem_protos.query_pb2.StatusRequest,
         context: _ServicerContext,
     ) -> typing.Union[rankmem_protos.query_pb2.StatusReply, collections.abc.Awaitable[rankmem_protos.query_pb2.StatusReply]]: ...
+
+    @abc.abstractmethod
+    def Fetch(
+        self,
+        request: rankmem_protos.query_pb2.FetchRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rankmem_protos.query_pb2.FetchReply, collections.abc.Awaitable[rankmem_protos.query_pb2.FetchReply]]:
+        """Asks the shipper of a spool for rows that stay on its host; they come by themselves, or a row of
+        availability says that they are gone.
+        """
 
 def add_QueryServicer_to_server(servicer: QueryServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -522,10 +522,13 @@ BUCKET_RECORDS: Final = 64
 
 Half as many rows cost 0.2 bytes an event less on disk and leave the job's peak twice the events to sweep."""
 
+SUMMARY_BUCKET_RECORDS: Final = 4096
+"""The same where rows of events may stay on their host: what goes up then is a hundredth."""
+
 MEMORY_BUCKET: Final = Table(
     name="memory_bucket",
-    doc="A device of a rank in (part of) a second and of 64 records of its log, those of one seq // 64: its "
-    "highest totals and its last; feeds peaks and curves.",
+    doc="A device of a rank in (part of) a second and of 64 records of its log, those of one seq // 64 (4096 "
+    "where availability has rows): its highest totals and its last; feeds peaks and curves.",
     columns=(
         *_OF_DEVICE,
         _time("bucket_ns", "Start of the second.", nullable=False),
@@ -690,6 +693,34 @@ OLDER_SEGMENT: Final = Table(
     ),
 )
 
+AVAILABILITY: Final = Table(
+    name="availability",
+    doc="Where the rows of events of a stretch of a rank's log are, if its summaries went first: a row when "
+    "the stretch stayed on its host, another when it came or was gone. A stretch without a row came at once.",
+    columns=(
+        *_OF_RANK,
+        _int("sequence_first", "First position of the stretch.", nullable=False),
+        _int("sequence_last", "Last position of it.", nullable=False),
+        _name(
+            "place", "host: it stayed there; here: it came; gone: the host has it no longer.", nullable=False
+        ),
+        _text("spool_id", "The spool it belongs to.", nullable=False),
+        _text("host_uid", "The host; see host_info."),
+        _time("first_ns", "Time of its first event; NULL without events."),
+        _time("last_ns", "Time of its last event."),
+        _int("events", "Events in it."),
+        _bytes("size_bytes", "Bytes of its rows as they are sent."),
+    ),
+)
+
+DETAIL_TABLES: Final = frozenset(
+    {
+        table.name
+        for table in (MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END, OPERATOR_CALL, CATEGORY_CHANGE, MARKER)
+    }
+)
+"""Those whose rows may stay on their host: as many as there are events."""
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
@@ -697,7 +728,7 @@ TABLES: Final[dict[str, Table]] = {
         ALLOCATION_USE,
         OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_INPUT, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP,
         SELF_COST, MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
-        COMPONENT_SAMPLE, STATIC_BLOCK, OLDER_SEGMENT,
+        COMPONENT_SAMPLE, STATIC_BLOCK, OLDER_SEGMENT, AVAILABILITY,
     )
 }  # fmt: skip
 """All tables by name."""

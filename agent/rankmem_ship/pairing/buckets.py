@@ -40,10 +40,16 @@ class Places(Protocol):
         """Dense number."""
 
 
-def buckets_of(points: Places, totals: Totals, devices: Array) -> dict[str, Array]:
-    """The columns of memory_bucket (device as its dense number), ABSENT where not known."""
+def buckets_of(
+    points: Places, totals: Totals, devices: Array, records: int = BUCKET_RECORDS
+) -> dict[str, Array]:
+    """The columns of memory_bucket (device as its dense number), ABSENT where not known.
+
+    Args:
+        records: positions of the log in a bucket, at most; a multiple of these ends it.
+    """
     parts = [
-        _device_buckets(points, totals, int(number), is_host_memory(int(devices["code"][number])))
+        _device_buckets(points, totals, int(number), records, is_host_memory(int(devices["code"][number])))
         for number in np.unique(points.device)
     ]
     if not parts:
@@ -51,11 +57,13 @@ def buckets_of(points: Places, totals: Totals, devices: Array) -> dict[str, Arra
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _device_buckets(points: Places, totals: Totals, number: int, on_host: bool) -> dict[str, Array]:
+def _device_buckets(
+    points: Places, totals: Totals, number: int, records: int, on_host: bool
+) -> dict[str, Array]:
     at = np.flatnonzero(points.device == number)
     time_ns, seq, requested = points.time_ns[at], points.seq[at], totals.requested[at]
     second = time_ns // BUCKET_NS
-    bucket = seq // BUCKET_RECORDS
+    bucket = seq // records
     # Times do not decrease, numbers grow.
     is_cut = (second[1:] != second[:-1]) | (bucket[1:] != bucket[:-1])
     begins = np.flatnonzero(np.concatenate([[True], is_cut]))

@@ -19,6 +19,7 @@ import pyarrow as pa
 from rankmem_agent.spool.exits import Exit
 from rankmem_agent.spool.layout import Kind
 from rankmem_agent.spool.meta import SpoolMeta
+from rankmem_protos.tables import BUCKET_RECORDS
 from rankmem_ship.pairing.batch import Batch, advance
 from rankmem_ship.pairing.categories import resolve
 from rankmem_ship.pairing.columns import rows_of
@@ -51,9 +52,17 @@ class Pairing:
         meta: the spool's facts.
         strings: its strings, polled by the reader.
         state: where to go on from; default: the log's start.
+        bucket_records: positions of the log in a row of memory_bucket.
     """
 
-    def __init__(self, meta: SpoolMeta, strings: StringTable, state: PairingState | None = None) -> None:
+    def __init__(
+        self,
+        meta: SpoolMeta,
+        strings: StringTable,
+        state: PairingState | None = None,
+        *,
+        bucket_records: int = BUCKET_RECORDS,
+    ) -> None:
         self.state = state or PairingState()
         self._parts: list[Chunk | Gap] = []
         self._meta = meta
@@ -61,7 +70,7 @@ class Pairing:
         self._stacks = Stacks(strings, meta.project_root, meta.privacy)
         self._texts = Texts(strings)
         whose = RankColumns(session_id=meta.session_id, attempt=meta.attempt, rank=meta.rank, strings=strings)
-        self._rows = RowMaker(whose=whose, stacks=self._stacks)
+        self._rows = RowMaker(whose=whose, stacks=self._stacks, bucket_records=bucket_records)
 
     def feed(self, part: Chunk | Gap) -> None:
         """Take what comes next in the log; its rows come with the next cut."""

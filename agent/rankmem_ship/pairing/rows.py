@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from rankmem_agent.spool.layout import Action, DeviceType, Phase
 from rankmem_protos.categories import CATEGORY_NAMES
+from rankmem_protos.tables import BUCKET_RECORDS
 from rankmem_ship.pairing.batch import Batch
 from rankmem_ship.pairing.block_table import older_block_bytes
 from rankmem_ship.pairing.buckets import buckets_of
@@ -48,6 +49,8 @@ class RowMaker:
 
     whose: RankColumns
     stacks: Stacks
+    bucket_records: int = BUCKET_RECORDS
+    """Positions of the log in a row of memory_bucket."""
 
     def rows(self, batch: Batch, resolved: Resolved, devices: Array) -> list[Rows]:
         """All rows of the batch, tables without a row left out. ``devices``: as they stand after it."""
@@ -181,7 +184,7 @@ class RowMaker:
         return record_batch("operator_call", columns, len(due))
 
     def _memory_buckets(self, batch: Batch, devices: Array) -> pa.RecordBatch | None:
-        buckets = buckets_of(batch.points, batch.totals, devices)
+        buckets = buckets_of(batch.points, batch.totals, devices, self.bucket_records)
         if not buckets:
             return None
         columns = {name: known(values) for name, values in buckets.items() if name != "device"}

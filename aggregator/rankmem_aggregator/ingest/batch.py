@@ -14,12 +14,13 @@ from typing import Final, Self
 
 import pyarrow as pa
 
+from rankmem_aggregator.ingest.detail_checks import check_details
 from rankmem_aggregator.ingest.row_checks import check_positions, check_range, check_texts, check_values
 from rankmem_protos.arrow_wire import decode_rows, decoded_size
 from rankmem_protos.bounds import RANKS_MAX, SEQUENCE_MAX
 from rankmem_protos.collector_pb2 import Batch, OpenSpool
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import GAP, TABLES
+from rankmem_protos.tables import BUCKET_RECORDS, GAP, SUMMARY_BUCKET_RECORDS, TABLES
 
 POSITIONS_MAX: Final = 1 << 22
 """Positions of one batch that no gap row explains. A shipper's batch has 32,768 records; those of an import
@@ -119,6 +120,8 @@ class IncomingBatch:
     """Of the decoded columns: its size in the queue."""
     wire_bytes: int = 0
     """As it arrived, compressed."""
+    is_details: bool = False
+    """Rows that an earlier batch of its range left on its host."""
 
     @property
     def rank_key(self) -> tuple[str, int, int]:
@@ -157,8 +160,13 @@ def declared_bytes(message: Batch) -> int:
     return size_bytes
 
 
-def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
+def decode_batch(message: Batch, spool: Spool, *, takes_details: bool = False) -> IncomingBatch:
     """The checked batch.
+
+    Args:
+        message: as it arrived.
+        spool: as it was opened.
+        takes_details: whether batches may come without their rows of events, and those later.
 
     Raises:
         RankmemError: INVALID, for this batch alone.
@@ -170,13 +178,15 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
             f"positions up to {SEQUENCE_MAX}",
         )
     rows: dict[str, pa.Table] = {}
+    bucket_records = SUMMARY_BUCKET_RECORDS if takes_details else BUCKET_RECORDS
     for entry in message.tables:
         if entry.table in rows:
             raise RankmemError(Code.INVALID, f"batch has table {entry.table} twice", "send each table once")
         table_rows = decode_rows(entry.table, entry.arrow_ipc)
         check_texts(TABLES[entry.table], table_rows)
-        check_values(TABLES[entry.table], table_rows, spool.columns())
+        check_values(TABLES[entry.table], table_rows, spool.columns(), bucket_records)
         rows[entry.table] = table_rows
+    check_details(message, rows, takes_details=takes_details)
     if "memory_event" in rows:
         first, last = message.sequence_first, message.sequence_last
         check_range(TABLES["memory_event"], "seq", rows["memory_event"].column("seq"), first, last)
@@ -198,6 +208,7 @@ def decode_batch(message: Batch, spool: Spool) -> IncomingBatch:
         tallest_rows=max((table.num_rows for table in rows.values()), default=0),
         size_bytes=sum(table.get_total_buffer_size() for table in rows.values()),
         wire_bytes=sum(len(entry.arrow_ipc) for entry in message.tables),
+        is_details=message.details,
     )
 
 

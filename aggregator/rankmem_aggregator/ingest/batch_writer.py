@@ -75,6 +75,11 @@ class BatchWriter:
         self._thread = threading.Thread(target=self._run, name="rankmem-writer", daemon=True)
 
     @property
+    def takes_details(self) -> bool:
+        """Whether batches may come without their rows of events, and those later."""
+        return False
+
+    @property
     def waits_for(self) -> str:
         """What a batch waits for that is not stored within seconds, while nothing is wrong."""
         return "other batches are before it in the queue"

@@ -24,7 +24,6 @@ EXPANDED_BYTES_MAX: Final = 1 << 30
 
 _FAILED: Final = (0, NUMBER_MAX)
 """Bytes that a failed request may have asked for: nothing adds them up."""
-_BUCKET_SHIFT: Final = BUCKET_RECORDS.bit_length() - 1
 
 
 def check_texts(table: Table, rows: pa.Table) -> None:
@@ -54,13 +53,16 @@ def check_texts(table: Table, rows: pa.Table) -> None:
             )
 
 
-def check_values(table: Table, rows: pa.Table, owner: Mapping[str, str | int]) -> None:
+def check_values(
+    table: Table, rows: pa.Table, owner: Mapping[str, str | int], bucket_records: int = BUCKET_RECORDS
+) -> None:
     """Checks that every value is one that its column may hold, and every row the owner's.
 
     Args:
         table: as declared.
         rows: as decoded, of its schema.
         owner: the values of these columns in every row.
+        bucket_records: positions of the log in a row of memory_bucket, at most.
 
     Raises:
         RankmemError: INVALID, with the column.
@@ -75,7 +77,7 @@ def check_values(table: Table, rows: pa.Table, owner: Mapping[str, str | int]) -
                 values = _without_failed(rows, values, most)
             check_range(table, column.name, values, least, most)
     if table is MEMORY_BUCKET:
-        _check_buckets(rows)
+        _check_buckets(rows, bucket_records)
     for name in owner.keys() & set(table.column_names()):
         _check_equal(table, name, rows, owner[name])
 
@@ -121,16 +123,16 @@ def check_positions(events: pa.Table) -> None:
         )
 
 
-def _check_buckets(rows: pa.Table) -> None:
+def _check_buckets(rows: pa.Table, records: int) -> None:
     """Checks that a bucket and its peak lie in one part of the log: the job's peak is searched by it."""
     first, last, peak = (
-        pc.shift_right(rows.column(name), _BUCKET_SHIFT)
+        pc.shift_right(rows.column(name), records.bit_length() - 1)
         for name in ("seq_first", "seq_last", "requested_peak_seq")
     )
     if not pc.all(pc.and_(pc.equal(first, last), pc.equal(first, peak)), min_count=0).as_py():
         raise RankmemError(
             Code.INVALID,
-            f"memory_bucket has a row over more than one range of {BUCKET_RECORDS} positions",
+            f"memory_bucket has a row over more than one range of {records} positions",
             "use the same version of rankmem on both ends",
         )
 

@@ -25,6 +25,7 @@ from rankmem_aggregator.ingest.sequence import Progress
 from rankmem_aggregator.ingest.stored_state import progress_rows
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes, lane, spools_of
+from rankmem_aggregator.lake.late_details import detail_lane
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
     TABLES,
@@ -94,8 +95,11 @@ def prepared(
     Raises:
         pa.ArrowException: a file cannot have such rows.
     """
-    first = {batch.spool.spool_id: batch.sequence_first for batch in reversed(batches)}
+    first = {b.spool.spool_id: b.sequence_first for b in reversed(batches) if not b.is_details}
     moves = {}
+    for name in {guard_of(batch) for batch in batches if batch.is_details}:
+        before = lanes.numbers.get(name, 0)
+        moves[name] = Move(before, before + 1)
     for one in progress:
         name = lane(one.spool.spool_id)
         # Without a number it is new, or an import has brought what came before.
@@ -112,6 +116,12 @@ def prepared(
     }
     names = FileNames(writer=writer, state=secrets.token_hex(_MARK_DIGITS // 2), sequences=sequences)
     return Prepared(rows=rows, names=names, moves=moves, stacks=stacks)
+
+
+def guard_of(batch: IncomingBatch) -> str:
+    """The name of the number that guards a batch."""
+    spool_id = batch.spool.spool_id
+    return detail_lane(spool_id) if batch.is_details else lane(spool_id)
 
 
 def rows_by_session(

@@ -41,7 +41,7 @@ from rankmem_aggregator.lake.sessions import sessions_over, sessions_shifted
 from rankmem_aggregator.query.local import InstanceQueries
 from rankmem_aggregator.store.schema import PRUNED_SPOOL, quoted
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import SCHEMA_VERSION
+from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION
 
 WRITER: Final = "compact"
 LARGE_BYTES: Final = 256 * 1024 * 1024
@@ -227,6 +227,8 @@ def is_to_cut(present: Sequence[DataFile], is_shifted: bool = False) -> bool:
         present: the files.
         is_shifted: whether they were cut by other clock offsets than those of now.
     """
+    if any(file.table_name == AVAILABILITY.name for file in present):
+        return False  # rows of it may still come from hosts
     is_ours = not any(file.writer.startswith(IMPORT_PREFIX) for file in present)
     is_whole = not any(file.table_name == PRUNED_SPOOL.name for file in present)
     marks = {(file.writer, file.state) for file in present}

@@ -19,11 +19,12 @@ import duckdb
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.layout import LAYOUT_VERSION, LEFT_OUT, OPENING, TABLES, WHOLE, DataFile
+from rankmem_aggregator.lake.not_here import refusing
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import ISOLATED, Settings
 from rankmem_aggregator.store.reading_instance import MINDSTUDIO, ConfinedInstance, needed_names
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import SCHEMA_VERSION, Table
+from rankmem_protos.tables import AVAILABILITY, DETAIL_TABLES, SCHEMA_VERSION, Table
 
 _HIVE: Final = "hive_types = {'session_id': VARCHAR, 'segment': BIGINT, 'hosts': INTEGER}"
 """Folders give the partition: a filter on session_id then opens no file of another session."""
@@ -79,7 +80,10 @@ class LakeInstance(ConfinedInstance):
         """
         if not self._files.is_local:
             return  # each is compared when DuckDB opens it
-        for name in needed_names(text) - self._checked:
+        needed = needed_names(text)
+        if not needed.isdisjoint(DETAIL_TABLES):
+            needed |= {AVAILABILITY.name}
+        for name in needed - self._checked:
             for file in self._catalog.of_table(name):
                 self._check(file)
             self._checked.add(name)
@@ -115,13 +119,19 @@ class LakeInstance(ConfinedInstance):
                 "'lake' AS database_id, 0::BIGINT AS created_ns"
             ]
         if self._catalog.of_table(table.name):
-            return [f"CREATE VIEW {name} AS {self.rows_of(table)}"]
+            return [f"CREATE VIEW {name} AS {self.whole_rows(table, self.rows_of(table))}"]
         # A table without rows: DuckDB 2.0 fails at some views over columns that are constants.
         columns = ", ".join(f"{schema.quoted(c)} {_type(table, c)}" for c in table.column_names())
         return [
             f"CREATE TABLE {_EMPTY}.{name} ({columns})",
-            f"CREATE VIEW {name} AS SELECT * FROM {_EMPTY}.{name}",
+            f"CREATE VIEW {name} AS {self.whole_rows(table, f'SELECT * FROM {_EMPTY}.{name}')}",
         ]
+
+    def whole_rows(self, table: Table, rows: str) -> str:
+        """The statement of a table's rows, which fails where some are not in the lake."""
+        if not self._catalog.of_table(AVAILABILITY.name):
+            return rows
+        return refusing(table, rows, self.rows_of(AVAILABILITY))
 
     def rows_of(self, table: Table, of_files: Sequence[DataFile] | None = None) -> str:
         """The statement that reads a table of the lake: its declared columns.

@@ -86,7 +86,7 @@ def answer(
     about = catalog.about(part.session_id).files
     chosen = Catalog(version, tuple(f for f in about if _is_whole(f) or part.has_file(f)))
     instance = (
-        _HostInstance(files, chosen, part, settings)
+        HostInstance(files, chosen, part, settings)
         if isinstance(part, HostPart)
         else SliceInstance(files, chosen, part, settings)
     )
@@ -98,7 +98,7 @@ def answer(
             raise instance.fault() or exc from exc
         if isinstance(instance, SliceInstance):
             instance.check_order()
-    return _of_part(rows, part) if isinstance(part, HostPart) else rows
+    return of_part(rows, part) if isinstance(part, HostPart) else rows
 
 
 @lru_cache(maxsize=2)
@@ -113,7 +113,7 @@ def _is_whole(file: DataFile) -> bool:
     return file.session_id == ALL_SESSIONS or file.table_name in UNFILTERED
 
 
-def _of_part(rows: pa.Table, part: HostPart) -> pa.Table:
+def of_part(rows: pa.Table, part: HostPart) -> pa.Table:
     """Without rows of ranks elsewhere, which come of the tables that are whole."""
     for name in RANK_COLUMNS:
         if name in rows.column_names:
@@ -123,8 +123,15 @@ def _of_part(rows: pa.Table, part: HostPart) -> pa.Table:
     return rows
 
 
-class _HostInstance(LakeInstance):
-    """The tables of some ranks."""
+class HostInstance(LakeInstance):
+    """The tables of some ranks.
+
+    Args:
+        files: the lake.
+        catalog: the files that are read.
+        part: the ranks.
+        settings: of DuckDB.
+    """
 
     def __init__(self, files: LakeFiles, catalog: Catalog, part: HostPart, settings: Settings) -> None:
         self._part = part
@@ -133,7 +140,8 @@ class _HostInstance(LakeInstance):
     def _table_statements(self, table: Table) -> list[str]:
         if "rank" not in table.column_names() or table.name in UNFILTERED:
             return super()._table_statements(table)
+        rows = self.whole_rows(table, self.rows_of(table))
         return [
-            f"CREATE VIEW {schema.quoted(table.name)} AS SELECT * FROM ({self.rows_of(table)}) "
+            f"CREATE VIEW {schema.quoted(table.name)} AS SELECT * FROM ({rows}) "
             f"WHERE session_id = {schema.literal(self._part.session_id)} AND {self._part.condition()}"
         ]

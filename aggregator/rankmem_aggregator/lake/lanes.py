@@ -108,24 +108,24 @@ class Lanes:
             known = progress.get(row["spool_id"])
             if known is None or known["last_sequence"] <= row["last_sequence"]:
                 progress[row["spool_id"]] = row
-        self._read_number(spools_of(session_id))
+        self.read_number(spools_of(session_id))
         for spool_id in spool_ids:
             position = progress[spool_id]["last_sequence"] + 1 if spool_id in progress else 0
-            if self._read_number(lane(spool_id)) > position:
+            if self.read_number(lane(spool_id)) > position:
                 raise session_deleted(session_id)
         found = [self._known(row) for row in progress.values()]
         return KnownSpools([known for known, _ in found], [start for _, start in found])
 
-    def moved(self, spool_ids: Iterable[str]) -> set[str]:
-        """Those of these spools of which another position is stored than was known, as of :meth:`refresh`."""
+    def moved(self, names: Iterable[str]) -> set[str]:
+        """Those of these numbers that others have moved since they were read, as of :meth:`refresh`."""
         return {
-            spool_id
-            for spool_id in spool_ids
-            if (name := lane(spool_id)) in self.numbers
-            and int(self._opened.transaction_version(name) or 0) != self.numbers[name]
+            name
+            for name in names
+            if name in self.numbers and int(self._opened.transaction_version(name) or 0) != self.numbers[name]
         }
 
-    def _read_number(self, name: str) -> int:
+    def read_number(self, name: str) -> int:
+        """A number as it is now, as of :meth:`refresh`."""
         self.numbers[name] = int(self._opened.transaction_version(name) or 0)
         return self.numbers[name]
 

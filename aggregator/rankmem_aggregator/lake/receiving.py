@@ -15,11 +15,15 @@ from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.attempts import Starts
-from rankmem_aggregator.ingest.batch import Spool
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
 from rankmem_aggregator.ingest.batch_queue import Submission
 from rankmem_aggregator.ingest.batch_writer import BatchWriter, acknowledged, closing, refused
+from rankmem_aggregator.ingest.details import StoredDetails
 from rankmem_aggregator.ingest.sequence import SpoolProgress, Verdict
+from rankmem_aggregator.lake.batch_files import guard_of
+from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes
+from rankmem_aggregator.lake.late_details import stored_firsts
 from rankmem_aggregator.lake.layout import WHOLE, folder_of
 from rankmem_aggregator.lake.tail import LiveTail
 from rankmem_aggregator.retention.limits import NS_PER_S
@@ -36,13 +40,19 @@ class LakeReceiver(BatchWriter):
     """Receives batches; a subclass stores them.
 
     Args:
+        files: of the lake.
         lanes: what the lake has.
         config: of the aggregator.
         died: stops the service; called from the writer's thread.
     """
 
     def __init__(
-        self, lanes: Lanes, config: AggregatorConfig, *, died: Callable[[BaseException], None]
+        self,
+        files: LakeFiles,
+        lanes: Lanes,
+        config: AggregatorConfig,
+        *,
+        died: Callable[[BaseException], None],
     ) -> None:
         super().__init__(config, progress=SpoolProgress(()), starts=Starts(()), died=died)
         self.tail = LiveTail(lanes.catalog)
@@ -54,6 +64,11 @@ class LakeReceiver(BatchWriter):
         self._pending_bytes = 0
         self._repeated: list[Submission] = []  # their rows are pending
         self._due_s = float("inf")
+        self._files, self._details = files, StoredDetails()
+
+    @property
+    def takes_details(self) -> bool:
+        return True
 
     @property
     def waits_for(self) -> str:
@@ -68,7 +83,7 @@ class LakeReceiver(BatchWriter):
         batches = self.tail.now().batches
         with self._knowing:
             catalog = self._lanes.refresh()
-            moved = self._lanes.moved({received.batch.spool.spool_id for received in batches})
+            moved = self._lanes.moved({guard_of(received.batch) for received in batches})
         if moved:
             self._due_s = 0.0  # what others, or a commit under way, have stored of these is here, too
             self.queue.wake()
@@ -100,8 +115,8 @@ class LakeReceiver(BatchWriter):
                 if opening is not None:
                     opening.check_writing()
                 self.starts.check(batch.spool)
-                verdict = self.progress.judge(batch)
-                if verdict is Verdict.STORE:
+                verdict = self._judged(batch)
+                if verdict is Verdict.STORE and not batch.is_details:
                     self.starts.take(batch)
         except RankmemError as exc:
             if exc.code is Code.CONFLICT and self._pending:
@@ -110,13 +125,26 @@ class LakeReceiver(BatchWriter):
             return
         if verdict is Verdict.STORE:
             self._add(submission)
-        elif self.progress.is_stored(batch):
+        elif self._is_stored(batch):
             self._acknowledge_repeated(submission)
             return
         else:
             self._repeated.append(submission)
         if submission.received is not None:
             submission.received(acknowledged(submission))
+
+    def _judged(self, batch: IncomingBatch) -> Verdict:
+        """Whether a batch is new. Raises RankmemError for one that does not follow."""
+        if not batch.is_details:
+            return self.progress.judge(batch)
+        spool = batch.spool
+        if not self._details.knows(spool.spool_id):
+            firsts = stored_firsts(self._files, self._lanes, spool.session_id, spool.spool_id)
+            self._details.learn(spool.spool_id, firsts)
+        return self._details.judge(batch, self.progress.reached(spool))
+
+    def _is_stored(self, batch: IncomingBatch) -> bool:
+        return (self._details if batch.is_details else self.progress).is_stored(batch)
 
     def _add(self, submission: Submission) -> None:
         batch, now_s = submission.batch, time.monotonic()
@@ -164,6 +192,7 @@ class LakeReceiver(BatchWriter):
         self._pending_bytes = sum(s.batch.size_bytes for s in self._pending)
         for spool_id in spool_ids:
             self.progress.drop(spool_id)
+            self._details.forget(spool_id)
             self.starts.drop(spool_id)
         self.tail.replace(self._lanes.catalog, spool_ids)
         for submission in gone:

@@ -26,13 +26,14 @@ from rankmem_aggregator.lake.freshness import Freshness
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import TABLES
+from rankmem_aggregator.lake.not_here import refusing
 from rankmem_aggregator.lake.tail import Received, Tail
 from rankmem_aggregator.store import private_files, schema
 from rankmem_aggregator.store.disk import DISK_SLACK_BYTES, DiskLowError
 from rankmem_aggregator.store.instance import Settings
 from rankmem_aggregator.store.recovery import Readers
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import SCHEMA_VERSION, Table
+from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION, Table
 
 KEPT_INSTANCES: Final = 4
 """Statements may still run on those before: a commit comes every few seconds, a statement takes a minute."""
@@ -93,7 +94,12 @@ class TailInstance(LakeInstance):
             latest = f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {_PLACE} DESC) = 1"
         # Several writers have the same rows of what belongs to no session.
         distinct = "DISTINCT" if not table.key and "session_id" not in table.column_names() else ""
-        return [f"CREATE VIEW {name} AS SELECT {distinct} {columns} FROM ({rows}) {latest}"]
+        rows = f"SELECT {distinct} {columns} FROM ({rows}) {latest}"
+        return [f"CREATE VIEW {name} AS {self.whole_rows(table, rows)}"]
+
+    def whole_rows(self, table: Table, rows: str) -> str:
+        received = f"SELECT * EXCLUDE {_PLACE} FROM {_tail_of(AVAILABILITY)}"
+        return refusing(table, rows, f"{self.rows_of(AVAILABILITY)} UNION ALL {received}")
 
 
 class _Instance:
@@ -269,6 +275,8 @@ def _tail_of(table: Table) -> str:
 def _progress(received: Received) -> dict[str, pa.Table]:
     """The rows that the commit of a batch has beside its own."""
     batch = received.batch
+    if batch.is_details:
+        return {}
     spool = batch.spool
     moved = Progress(spool=spool, last_sequence=batch.sequence_last, final=batch.final)
     start: dict[str, Any] = {

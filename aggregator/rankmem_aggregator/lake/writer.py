@@ -28,6 +28,7 @@ from rankmem_aggregator.lake.batch_files import Prepared, check_writable, prepar
 from rankmem_aggregator.lake.commits import Commits
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes, lane
+from rankmem_aggregator.lake.late_details import detail_lane
 from rankmem_aggregator.lake.layout import DataFile
 from rankmem_aggregator.lake.moves import MovedElsewhereError
 from rankmem_aggregator.lake.receiving import LakeReceiver, dropped, is_lasting
@@ -57,7 +58,7 @@ class LakeWriter(LakeReceiver):
         *,
         died: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(lanes, config, died=died)
+        super().__init__(files, lanes, config, died=died)
         self._writer = f"{WRITER_PREFIX}{uuid.uuid4().hex}"
         self._commits = Commits(files, self._writer)
         self._known_stacks: set[int] = set()
@@ -107,7 +108,7 @@ class LakeWriter(LakeReceiver):
         self._due_s = float("inf")
         repeated, self._repeated = self._repeated, []
         for submission in repeated:
-            if self.progress.is_stored(submission.batch):
+            if self._is_stored(submission.batch):
                 self._acknowledge_repeated(submission)
             else:
                 self._refuse(submission, dropped(submission.batch.spool))
@@ -154,6 +155,7 @@ class LakeWriter(LakeReceiver):
             catalog = self._lanes.catalog
             self._lanes.numbers |= {name: move.after for name, move in what.moves.items()}
             self.progress.commit()
+            self._details.commit()
             self.starts.commit()
             self.tail.replace(catalog)
         self._known_stacks |= what.stacks
@@ -184,7 +186,7 @@ class LakeWriter(LakeReceiver):
             by_session.setdefault(spool.session_id, set()).add(spool.spool_id)
         with self._knowing:
             for session_id, spool_ids in by_session.items():
-                self._drop({spool_id for spool_id in spool_ids if lane(spool_id) in names})
+                self._drop({s for s in spool_ids if not {lane(s), detail_lane(s)}.isdisjoint(names)})
                 try:
                     self._learn(session_id, spool_ids)
                 except RankmemError as exc:

@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.query.interrupts import Interrupts
+from rankmem_aggregator.query.not_here import not_here_error
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters, Value
 from rankmem_aggregator.store.copy import export_duckdb
@@ -184,6 +185,8 @@ def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:
 
 def _failed(exc: duckdb.Error) -> RankmemError:
     message = str(exc)
+    if (not_here := not_here_error(message)) is not None:
+        return not_here
     if isinstance(exc, duckdb.PermissionException) or _LOCKED in message:
         return RankmemError(Code.DENIED, message, _UNSAFE_HINT)
     if isinstance(exc, _EXHAUSTED):

@@ -268,6 +268,13 @@ class Queries(abc.ABC):
         """
         return self._answer("job_peak", session=self.session_id(session))
 
+    def job_peak_interval(self, session: str | None = None) -> pa.Table:
+        """Between which bounds the job's peak lies, by summaries alone: its events may be on their hosts.
+
+        Columns: those of the macro ``job_peak_interval``.
+        """
+        return self._answer("job_peak_interval", session=self.session_id(session))
+
     def job_peak_bound(self, session: str | None = None, *, shares: pa.Table | None = None) -> pa.Table:
         """How certain the job's peak is, by device type; columns: those of the macro ``job_peak_bound``.
 

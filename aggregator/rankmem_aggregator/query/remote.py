@@ -23,7 +23,7 @@ from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, REFUSED, STALE_KEY, Code, RankmemError
-from rankmem_protos.query_pb2 import ExportRequest, SqlRequest, StatusRequest, Value
+from rankmem_protos.query_pb2 import ExportRequest, FetchRequest, SqlRequest, StatusRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
 from rankmem_protos.quiet_grpc import grpc
 
@@ -133,6 +133,24 @@ class RemoteQueries(Queries):
         except grpc.RpcError as exc:
             raise self._error_of(exc) from exc
         return AggregatorState.of(reply)
+
+    def fetch(self, spool_id: str, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Asks the shipper of a spool for stretches of its log; they come by themselves.
+
+        Args:
+            spool_id: the spool.
+            ranges: first and last position of each stretch, as ``availability`` has them.
+
+        Returns:
+            False where no shipper of it is connected to this aggregator.
+        """
+        firsts, lasts = zip(*ranges, strict=True)
+        request = FetchRequest(spool_id=spool_id, sequence_first=firsts, sequence_last=lasts)
+        try:
+            reply = self._stub.Fetch(request, metadata=self._line.metadata, timeout=STATUS_TIMEOUT_S)
+        except grpc.RpcError as exc:
+            raise self._error_of(exc) from exc
+        return bool(reply.connected)
 
     def interrupt(self) -> None:
         self._interrupts.interrupt()

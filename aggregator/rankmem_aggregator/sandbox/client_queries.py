@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.query.not_here import not_here_error
 from rankmem_aggregator.sandbox.catalog import Catalog, read_catalog
 from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.sandbox.statements import check_statement
@@ -236,6 +237,8 @@ def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError
     if stopped_by is not None:
         return stopped_by
     text = str(exc).partition(_STACK_TRACE)[0].rstrip()
+    if (not_here := not_here_error(text)) is not None:
+        return not_here
     if isinstance(exc, duckdb.OutOfMemoryException | MemoryError) or "Out of Memory" in text:
         return RankmemError(
             Code.EXHAUSTED,

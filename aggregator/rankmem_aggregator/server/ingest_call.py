@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final
 
 from rankmem_aggregator.ingest.batch import IncomingBatch, Spool, declared_bytes, decode_batch
@@ -64,6 +65,7 @@ class IngestCall:
         self._spools: dict[str, Opening] = {}
         self._greeted = False
         self._wants_receipts = False
+        self._keeps_details = False
         self._received: set[int] = set()  # numbers of batches that are received and not answered
         self._is_checked = False  # every message of this call has its checksum, both ways
         self._pending = 0  # batches submitted and not yet answered
@@ -92,6 +94,15 @@ class IngestCall:
     def abandon(self) -> None:
         """The call is gone (cancelled, connection lost): the replies are not read any more."""
         self._replies.put(None)
+
+    def want(self, wanted: pb.Wanted) -> bool:
+        """Asks for rows that stay on the shipper's host; False where it has no such spool. Any thread."""
+        if not self._keeps_details or self._ended or wanted.spool_id not in self._spools:
+            return False
+        if self._replies.qsize() > UNREAD_BUSY_MAX:
+            return False
+        self._replies.put(pb.IngestReply(wanted=wanted))
+        return True
 
     def end_if_idle(self, idle_s_max: float) -> bool:
         """Ends the call if it has been silent for too long, without a submitted batch. Any thread.
@@ -172,9 +183,15 @@ class IngestCall:
         self._greeted = True
         self._is_checked = hello.checksums
         self._wants_receipts = hello.receipts
+        self._keeps_details = hello.keeps_details
         unchecked = "" if hello.checksums else ", an older version: its messages have no checksums"
         logger.info("shipper %s of host %s connected%s", hello.shipper_id, hello.host_uid, unchecked)
-        welcome = pb.Welcome(protocol_version=PROTOCOL_VERSION, database_id=self._database_id, checksums=True)
+        welcome = pb.Welcome(
+            protocol_version=PROTOCOL_VERSION,
+            database_id=self._database_id,
+            checksums=True,
+            takes_details=hello.keeps_details and self._writer.takes_details,
+        )
         self._replies.put(pb.IngestReply(welcome=welcome))
 
     def _open_spool(self, message: pb.OpenSpool) -> None:
@@ -254,7 +271,8 @@ class IngestCall:
 
     def _decoded(self, message: pb.Batch, spool: Spool) -> IncomingBatch:
         try:
-            decoding = self._decoders.submit(decode_batch, message, spool)
+            decode = partial(decode_batch, takes_details=True) if self._writer.takes_details else decode_batch
+            decoding = self._decoders.submit(decode, message, spool)
         except RuntimeError as exc:
             raise RankmemError(
                 Code.UNAVAILABLE, f"the aggregator cannot decode the batch: {exc}", "send it again later"

@@ -51,6 +51,8 @@ EXPORT_TIMEOUT_S: Final = 3600.0
 """A copy of a database of 100 GiB at 30 MiB/s."""
 EXPORT_READ_S: Final = 3600.0
 """The same for its client to read it; then the call is cancelled and the copy removed."""
+STRETCHES_MAX: Final = 10_000
+"""Asked for at once: a message of 200 KB."""
 EXPORTS_MAX: Final = 4
 """Copies of the database at once, being made or read: each takes its room on the disk."""
 _TEMPORARY_NAME: Final = "[a-z0-9_]{8}"
@@ -127,6 +129,13 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             calls = list(self._calls)
         for call in calls:
             call.report_busy(reason, is_stalled=is_stalled)
+
+    def want(self, wanted: collector_pb2.Wanted) -> bool:
+        """Asks for rows that stay on a host; False where no shipper of it is connected. Any thread."""
+        with self._lock:
+            calls = list(self._calls)
+        asked = [call.want(wanted) for call in calls]  # each: one may be gone and not noticed
+        return any(asked)
 
     def end_idle(self) -> None:
         """Ends calls that were silent for too long, and cancels those that do not read it. Any thread."""
@@ -278,6 +287,19 @@ class QueryService(query_pb2_grpc.QueryServicer):
             sessions_pruned=self._writer.num_pruned,
             messages_damaged=self._writer.errors.num_damaged,
         )
+
+    def Fetch(self, request: query_pb2.FetchRequest, context: grpc.ServicerContext) -> query_pb2.FetchReply:
+        """Asks the shipper of a spool for rows that stay on its host."""
+        if not 0 < len(request.sequence_first) == len(request.sequence_last) <= STRETCHES_MAX:
+            count = len(request.sequence_first)
+            error = RankmemError(Code.INVALID, f"{count} stretches are asked for, not 1 to {STRETCHES_MAX}")
+            abort(context, error)
+        ranges = zip(request.sequence_first, request.sequence_last, strict=True)
+        wanted = collector_pb2.Wanted(
+            spool_id=request.spool_id,
+            stretches=[collector_pb2.Stretch(sequence_first=f, sequence_last=n) for f, n in ranges],
+        )
+        return query_pb2.FetchReply(connected=self._collector.want(wanted))
 
     def _remove_stale_copies(self) -> None:
         """Removes copies left by a process that was killed: no other process has this database open."""

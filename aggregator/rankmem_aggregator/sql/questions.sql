@@ -266,3 +266,26 @@ LEFT JOIN host_info AS h ON r.host_uid = h.host_uid
 LEFT JOIN rank_span AS s ON r.session_id = s.session_id AND r.attempt = s.attempt AND r.rank = s.rank
 WHERE r.session_id = $session
 ORDER BY attempt, rank;
+
+-- name: job_peak_interval
+-- Question: Between which bounds does the job's peak lie, by summaries alone?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the macro job_peak_interval
+-- Scatter: none
+SELECT * FROM job_peak_interval($session)
+ORDER BY device_type;
+
+-- name: stretches_gone
+-- Question: How many stretches of the ranks' logs are neither here nor on their hosts?
+-- Parameters:
+--   session (text): session id
+--   ranks (text): of these alone, separated by commas; NULL: of all
+-- Columns:
+--   gone (count): stretches
+-- Scatter: none
+SELECT coalesce(sum(gone), 0)::BIGINT AS gone
+FROM rank_availability
+WHERE session_id = $session
+    AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks::VARCHAR, ',')::INTEGER[], rank));

@@ -79,6 +79,12 @@ def _report(report: DeliveryReport, folder: Path) -> None:
             f"{report.spools_left} spools cannot be stored, and are set aside",
             f"rankmem ship --db FILE {report.spools_set_aside[0]} for another database",
         )
+    if report.details_left:
+        raise RankmemError(
+            Code.UNAVAILABLE,
+            f"events that stayed on this host are still in {report.details_left[0]}",
+            "give the aggregator of the lake that has their summaries: --aggregator HOST:PORT",
+        )
     if report.spools_left:
         raise RankmemError(
             Code.UNAVAILABLE,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from rankmem_aggregator.quantity_text import counted
+from rankmem_aggregator.query.not_here import is_not_here
 from rankmem_cli.show import columns
 from rankmem_cli.show.completeness import at_least_text, note_incompleteness, note_kernels, show_answer
 from rankmem_cli.show.progress import show_progress
@@ -17,6 +18,7 @@ from rankmem_cli.show.session import SessionFacts
 from rankmem_cli.show.units import age_text, bytes_text, offset_text, utc_text
 from rankmem_protos.clock import distance_ns, has_clock
 from rankmem_protos.devices import by_weight
+from rankmem_protos.errors import RankmemError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +35,13 @@ GROUPS_SHOWN: Final = 10
 def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     """Writes the overview: the instant, its certainty, each rank's share, categories, operators."""
     with show_progress("querying"):
-        shares = queries.job_peak(facts.session_id)
+        try:
+            shares = queries.job_peak(facts.session_id)
+        except RankmemError as exc:
+            if not is_not_here(exc):
+                raise
+            _note_interval(queries, facts, exc)
+            return
         bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
     note(facts.title())
     if not bounds:
@@ -49,6 +57,17 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     for by in ("category", "operator"):
         _print_held(queries, facts, by, shares)
     note_incompleteness(queries, facts)
+
+
+def _note_interval(queries: Queries, facts: SessionFacts, why: RankmemError) -> None:
+    """Notes what summaries alone say of the peak, and how its events are brought."""
+    note(facts.title())
+    for row in queries.job_peak_interval(facts.session_id).to_pylist():
+        low, high = bytes_text(row["reached_bytes"]), bytes_text(row["bound_bytes"])
+        ranks = counted(row["num_ranks"], "rank")
+        print(f"{row['device_type']}: between {low} and {high} on {ranks}")
+    note(f"not exact: {why.message}")
+    note(f"rankmem fetch {facts.session_id} --aggregator HOST:PORT brings the events of all ranks")
 
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:

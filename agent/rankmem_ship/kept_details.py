@@ -1,0 +1,230 @@
+"""Rows of events that stay on their host: files of ready messages, until they are wanted or their room is.
+
+Stage: shipper process, on the loop's thread, beside encoding. In: the message with a batch's rows of events;
+out: the same message when the aggregator wants it. A spool's files lie in ``edge/SPOOL`` of the session's
+folder, beyond the spool itself. The oldest file goes first where all together pass a number of bytes; what it
+held is gone, and is said to be. A file is only appended to: what a killed shipper left torn is found by its
+checksum, and is gone, too.
+
+Format of a file: 8 bytes of magic, then entries: first and last position (uint64), length and CRC-32 of the
+message (uint32), the message. Of two entries that overlap the later counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from rankmem_protos.collector_pb2 import Batch, OpenSpool
+
+FOLDER_NAME: Final = "edge"
+"""In a session's folder."""
+OPENING_NAME: Final = "opening"
+"""In a spool's folder there: the request that opens it, for when the spool itself is delivered and gone."""
+FILE_BYTES: Final = 8 << 20
+"""A file is closed beyond it: what is deleted at once for its room."""
+_MAGIC: Final = b"RKMEDGE1"
+_ENTRY: Final = struct.Struct("<QQII")
+_SUFFIX: Final = ".details"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Where a message lies."""
+
+    path: Path
+    offset: int
+    length: int
+    checksum: int
+    last: int
+
+
+class KeptDetails:
+    """What is kept of one spool.
+
+    Args:
+        folder: of its files; made with the first one.
+        opening: the request that opens the spool; None: as an earlier shipper left it.
+    """
+
+    def __init__(self, folder: Path, opening: OpenSpool | None = None) -> None:
+        self.folder = folder
+        self.wanted: deque[tuple[int, int]] = deque()
+        """Stretches (first and last position) to be sent, in this order."""
+        self.sends_all = False
+        """Whether everything is sent as soon as the connection has nothing else to do."""
+        self._entries: dict[int, _Entry] = {}  # by first position
+        self._left: dict[Path, int] = {}  # entries of each file, in order of the files
+        self._sizes: dict[Path, int] = {}
+        self._current: Path | None = None  # which is written; an earlier shipper's may be torn at its end
+        present = sorted(folder.glob(f"*{_SUFFIX}"))
+        self._number = int(present[-1].stem) if present else 0
+        for path in present:
+            self._load(path)
+        self._opening = opening
+        if opening is None:
+            self._opening = OpenSpool.FromString((folder / OPENING_NAME).read_bytes())
+
+    @property
+    def opening(self) -> OpenSpool:
+        """The request that opens the spool."""
+        assert self._opening is not None
+        return self._opening
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(self._sizes.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is kept, and nothing is to be said."""
+        return not self._entries and not self.wanted
+
+    def add(self, message: Batch) -> None:
+        """Keep a message; one that begins there, or later, is of a log that was cut otherwise.
+
+        Raises:
+            OSError: it cannot be written, and is not kept.
+        """
+        self.forget_from(message.sequence_first)
+        data = message.SerializeToString()
+        entry = _ENTRY.pack(message.sequence_first, message.sequence_last, len(data), zlib.crc32(data))
+        path = self._open_file()
+        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab") as file:
+            begin = file.seek(0, os.SEEK_END)
+            try:
+                file.write((b"" if begin else _MAGIC) + entry + data)
+                file.flush()
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file.fileno(), begin)
+                raise
+            self._sizes[path] = file.tell()
+        at = self._sizes[path] - len(data)
+        found = _Entry(path, at, len(data), zlib.crc32(data), message.sequence_last)
+        self._entries[message.sequence_first] = found
+        self._left[path] = self._left.get(path, 0) + 1
+        if self.sends_all:
+            self.wanted.append((message.sequence_first, message.sequence_last))
+
+    def want(self, stretches: Iterable[tuple[int, int]]) -> None:
+        """Send these stretches; what is not here is said to be gone."""
+        known = set(self.wanted)
+        self.wanted.extend(stretch for stretch in stretches if stretch not in known)
+
+    def want_all(self) -> None:
+        """Send all that is here, and all that comes."""
+        self.sends_all = True
+        self.want((first, entry.last) for first, entry in sorted(self._entries.items()))
+
+    def message(self, first: int, last: int) -> Batch | None:
+        """The message of a stretch; None: it is gone."""
+        entry = self._entries.get(first)
+        if entry is None or entry.last != last:
+            return None
+        try:
+            with entry.path.open("rb") as file:
+                file.seek(entry.offset)
+                data = file.read(entry.length)
+            if len(data) != entry.length or zlib.crc32(data) != entry.checksum:
+                raise DecodeError("its checksum is another")
+            return Batch.FromString(data)
+        except (OSError, DecodeError):
+            self.stored(first)
+            return None
+
+    def stored(self, first: int) -> None:
+        """The aggregator has the stretch that begins there, or knows that it is gone."""
+        entry = self._entries.pop(first, None)
+        if entry is None:
+            return
+        self._left[entry.path] -= 1
+        if not self._left[entry.path] and entry.path != self._current:
+            self._delete(entry.path)
+
+    def forget_from(self, sequence: int) -> None:
+        """What begins there or later is not that of the log as it is sent now."""
+        for first in [first for first in self._entries if first >= sequence]:
+            self.stored(first)
+        self.wanted = deque(stretch for stretch in self.wanted if stretch[0] < sequence)
+
+    def oldest_file(self) -> Path | None:
+        """The file that goes first for its room; None: there is none but the one being written."""
+        return next((path for path in self._left if path != self._current), None)
+
+    def drop_file(self, path: Path) -> None:
+        """Delete a file for its room: what it held is gone, and is to be said so."""
+        gone = [(first, e.last) for first, e in self._entries.items() if e.path == path]
+        for first, _ in gone:
+            del self._entries[first]
+        self._delete(path)
+        self.want(gone)
+
+    def remove(self) -> None:
+        """Delete all of it."""
+        for path in list(self._left):
+            self._delete(path)
+        (self.folder / OPENING_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+        with contextlib.suppress(OSError):  # others are in it
+            self.folder.parent.rmdir()
+
+    def _open_file(self) -> Path:
+        """The file to append to."""
+        if self._current is not None and self._sizes.get(self._current, 0) < FILE_BYTES:
+            return self._current
+        if not (self.folder / OPENING_NAME).exists():
+            self.folder.parent.mkdir(mode=0o700, exist_ok=True)
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            temporary = self.folder / f"{OPENING_NAME}.new"
+            with open(os.open(temporary, flags, 0o600), "wb") as file:
+                file.write(self.opening.SerializeToString())
+            temporary.rename(self.folder / OPENING_NAME)
+        self._number += 1
+        before, self._current = self._current, self.folder / f"{self._number:09d}{_SUFFIX}"
+        if before is not None and not self._left.get(before):
+            self._delete(before)
+        return self._current
+
+    def _delete(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._left.pop(path, None)
+        self._sizes.pop(path, None)
+
+    def _load(self, path: Path) -> None:
+        """Learn what a file of an earlier shipper holds; what is torn at its end is left out."""
+        self._left[path], self._sizes[path] = 1, path.stat().st_size  # 1: it stays while it is read
+        for first, entry in _entries_of(path):
+            self.forget_from(first)
+            self._entries[first] = entry
+            self._left[path] += 1
+        self._left[path] -= 1
+        if not self._left[path]:
+            self._delete(path)
+
+
+def _entries_of(path: Path) -> Iterator[tuple[int, _Entry]]:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return
+        at = len(_MAGIC)
+        while at + _ENTRY.size <= size:
+            first, last, length, checksum = _ENTRY.unpack(file.read(_ENTRY.size))
+            at += _ENTRY.size
+            if at + length > size:
+                return
+            yield first, _Entry(path, at, length, checksum, last)
+            at = file.seek(at + length)

@@ -1,0 +1,43 @@
+"""``rankmem fetch``: rows of events that stayed on their hosts, brought to the aggregator."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from rankmem_cli.args import options
+
+SessionId = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[SESSION]", help="Its ID, the beginning of one, or its name.  [default: the newest]"
+    ),
+]
+Ranks = Annotated[
+    str | None, typer.Option("--ranks", metavar="N,N-M", help="Of these ranks alone.  [default: all]")
+]
+TimeoutS = Annotated[
+    float, typer.Option("--timeout-s", metavar="SECONDS", min=0, help="Longest wait for them.")
+]
+
+
+def fetch(
+    session: SessionId = None,
+    ranks: Ranks = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    timeout_s: TimeoutS = 300.0,
+) -> None:
+    """Bring events that stayed on their hosts (RANKMEM_EDGE).
+
+    A job that runs with RANKMEM_EDGE=on sends summaries to an aggregator of a lake and keeps its events on
+    the hosts. Questions about events of a rank fail until they are here. Exit code 1 if some did not come.
+    """
+    from rankmem_cli.run.fetching import fetch_events
+
+    target = options.target(None, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    fetch_events(target, session, ranks, timeout_s=timeout_s)
