@@ -12,11 +12,13 @@ import harness
 import insights_fragmentation
 import insights_imbalance
 import insights_leaks
+import insights_oom
 
 PARTS = {
     "fragmentation": insights_fragmentation.measure,
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
+    "oom": insights_oom.measure,
 }
 
 

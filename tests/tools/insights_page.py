@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from allocated_logs import fragmented
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
 from ledger_job import shared_device
+from oom_job import too_small
 from rankmem_cli.main import app
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "insights.md"
@@ -95,6 +96,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "leaks": leaking,
     "imbalance": unequal,
     "ledger": shared_device,
+    "oom": too_small,
 }
 
 

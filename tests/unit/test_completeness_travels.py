@@ -70,7 +70,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-INSIGHTS = ("fragmentation", "leaks", "imbalance", "ledger")
+INSIGHTS = ("fragmentation", "leaks", "imbalance", "ledger", "why_oom")
 
 
 @pytest.mark.parametrize("name", INSIGHTS)
