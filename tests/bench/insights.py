@@ -13,12 +13,14 @@ import insights_fit
 import insights_fragmentation
 import insights_imbalance
 import insights_leaks
+import insights_oom
 
 PARTS = {
     "fragmentation": insights_fragmentation.measure,
     "fit": insights_fit.measure,
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
+    "oom": insights_oom.measure,
 }
 
 

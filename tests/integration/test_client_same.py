@@ -85,6 +85,7 @@ CALLS: list[Call] = [
     call("imbalance", by="line"),
     call("fragmentation"),
     call("fragmentation", rank=2),
+    call("why_oom"),
     call("ledger"),
     call("ledger", rank=1),
     call("fit"),

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from allocated_logs import fragmented
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
 from ledger_job import shared_device
+from oom_job import too_small
 from rankmem_cli.main import app
 from sized_steps import sized_steps
 
@@ -102,6 +103,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "imbalance": unequal,
     "ledger": shared_device,
     "fit": two_sizes,
+    "oom": too_small,
 }
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}

@@ -47,7 +47,13 @@ class TracedDevice:
 
 
 def read_trace(
-    ask: Ask, session_id: str, *, rank: int | None, attempt: int | None = None, device: str | None = None
+    ask: Ask,
+    session_id: str,
+    *,
+    rank: int | None,
+    attempt: int | None = None,
+    device: str | None = None,
+    events_max: int = EVENTS_MAX,
 ) -> TracedDevice:
     """The device that was meant, ready for a replay.
 
@@ -56,6 +62,7 @@ def read_trace(
         session_id: full id.
         rank: global rank; None: the one that got highest.
         attempt, device: None: those on which it got highest, host memory left out.
+        events_max: a device with more is refused.
 
     Raises:
         CannotTell: no device fits, or its allocator cannot be replayed; the reason.
@@ -77,9 +84,9 @@ def read_trace(
             raise
         raise CannotTell(f"{error.message}; {error.hint}") from error
     place = {name: row[name] for name in ("attempt", "rank", "device")}
-    events = ask("allocator_events", session=session_id, at_most=EVENTS_MAX + 1, **place)
-    if events.num_rows > EVENTS_MAX:
-        raise CannotTell(f"{name} has more than {EVENTS_MAX:,} events, which a replay does not take")
+    events = ask("allocator_events", session=session_id, at_most=events_max + 1, **place)
+    if events.num_rows > events_max:
+        raise CannotTell(f"{name} has more than {events_max:,} events, which a replay does not take")
     if events["address"].filter(pc.not_equal(events["action"], "oom")).null_count:
         raise CannotTell(f"the events of {name} have no addresses, so a replay cannot be checked")
     start = ask("allocator_start", session=session_id, **place)

@@ -363,6 +363,37 @@ class Queries(abc.ABC):
             "oom_held", session=full_id, by=by, attempt=attempt, rank=rank, device=device, seq=seq
         )
 
+    def why_oom(
+        self,
+        session: str | None = None,
+        *,
+        rank: int | None = None,
+        failure: int = 1,
+        events_max: int | None = None,
+    ) -> Answer:
+        """Why an allocation failed, and whether a setting of the allocator would have helped.
+
+        Args:
+            session: see :meth:`session_id`.
+            rank: failures of this rank alone.
+            failure: which row of :meth:`oom`, from 1.
+            events_max: a device with more is not replayed; None: 2 million.
+
+        Returns:
+            An answer whose rows are settings, the least needed first; columns: ``insights.oom.SCHEMA``.
+
+        Raises:
+            RankmemError: NOT_FOUND if fewer allocations failed.
+        """
+        from rankmem_aggregator.insights.oom import oom_of
+        from rankmem_aggregator.insights.reading import EVENTS_MAX
+
+        full_id = self.session_id(session)
+        most = EVENTS_MAX if events_max is None else events_max
+        answer = oom_of(self._ask, full_id, rank=rank, number=failure, events_max=most)
+        self._of_rank(answer.rows, full_id, rank)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
     def timeline(
         self,
         session: str | None = None,

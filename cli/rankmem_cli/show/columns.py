@@ -445,5 +445,17 @@ def _times(times: float) -> str:
     return f"{times:g}x"
 
 
+def why_oom() -> list[Column]:
+    """Columns of ``rankmem oom --why``."""
+    return [
+        Column(header="setting", name="settings", forms=(_settings,), cells_min=NAME_CELLS_MIN, importance=0),
+        flag("runs", "runs", importance=9),
+        size("needs", "needed_bytes", importance=8),
+        signed_size("lacks", "lacks_bytes", importance=7),
+        flag("now", "is_current", importance=5),
+        flag("on devices", "is_measured", importance=4),
+    ]
+
+
 def _settings(settings: str) -> str:
     return safe_text(settings) if settings else "(default)"
