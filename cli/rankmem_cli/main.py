@@ -45,6 +45,7 @@ from rankmem_cli.verbs.steps import steps
 from rankmem_cli.verbs.timeline import timeline
 from rankmem_cli.verbs.top import top
 from rankmem_cli.verbs.weights import weights
+from rankmem_cli.verbs.whatif import whatif
 
 VERBS: tuple[Callable[..., None], ...] = (
     demo,
@@ -67,6 +68,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     imbalance,
     fragmentation,
     fit,
+    whatif,
     oom,
     sql,
     export,

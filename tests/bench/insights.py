@@ -13,10 +13,12 @@ import insights_fit
 import insights_fragmentation
 import insights_imbalance
 import insights_leaks
+import insights_whatif
 
 PARTS = {
     "fragmentation": insights_fragmentation.measure,
     "fit": insights_fit.measure,
+    "whatif": insights_whatif.measure,
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
 }

@@ -87,6 +87,8 @@ CALLS: list[Call] = [
     call("fragmentation", rank=2),
     call("fit"),
     call("fit", rank=2),
+    call("whatif"),
+    call("whatif", rank=2),
     call("modules", rank=1),
     call("weights"),
     call("oom"),

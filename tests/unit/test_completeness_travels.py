@@ -70,7 +70,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-INSIGHTS = ("fragmentation", "fit", "leaks", "imbalance")
+INSIGHTS = ("fragmentation", "fit", "whatif", "leaks", "imbalance")
 
 
 @pytest.mark.parametrize("name", INSIGHTS)
