@@ -47,6 +47,7 @@ from rankmem_cli.verbs.steps import steps
 from rankmem_cli.verbs.timeline import timeline
 from rankmem_cli.verbs.top import top
 from rankmem_cli.verbs.weights import weights
+from rankmem_cli.verbs.whatif import whatif
 
 VERBS: tuple[Callable[..., None], ...] = (
     demo,
@@ -70,6 +71,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     fragmentation,
     ledger,
     fit,
+    whatif,
     oom,
     sql,
     export,

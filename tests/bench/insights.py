@@ -14,10 +14,12 @@ import insights_fragmentation
 import insights_imbalance
 import insights_leaks
 import insights_oom
+import insights_whatif
 
 PARTS = {
     "fragmentation": insights_fragmentation.measure,
     "fit": insights_fit.measure,
+    "whatif": insights_whatif.measure,
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
     "oom": insights_oom.measure,

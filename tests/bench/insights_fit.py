@@ -83,10 +83,12 @@ def _errors(what: str, found: Sequence[Predicted]) -> list[Figure]:
 def _largest_misses(path: str, peaks: dict[int, int]) -> list[int]:
     """By how many the largest batch is off, on devices that just hold a recorded one."""
     with connect(path) as queries:
-        return [
-            abs(queries.fit(recorded=list(peaks), in_bytes=peak).figures["largest_size"] - size)
-            for size, peak in peaks.items()
-        ]
+        answers = {size: queries.fit(recorded=list(peaks), in_bytes=peak) for size, peak in peaks.items()}
+    return [
+        abs(answer.figures["largest_size"] - size)
+        for size, answer in answers.items()
+        if answer.verdict != "cannot tell"
+    ]
 
 
 def _mixed(options: Options) -> Figure:

@@ -90,6 +90,8 @@ CALLS: list[Call] = [
     call("ledger", rank=1),
     call("fit"),
     call("fit", rank=2),
+    call("whatif"),
+    call("whatif", rank=2),
     call("modules", rank=1),
     call("weights"),
     call("oom"),

@@ -22,6 +22,7 @@ from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_ro
 from ledger_job import shared_device
 from oom_job import too_small
 from rankmem_cli.main import app
+from remedied_steps import remedied_steps
 from sized_steps import sized_steps
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "insights.md"
@@ -97,6 +98,16 @@ def two_sizes(connection: duckdb.DuckDBPyConnection) -> None:
     store_logs(connection, [sized_steps([8, 8, 8, 16, 16, 16])])
 
 
+def remediable(connection: duckdb.DuckDBPyConnection) -> None:
+    """Steps of four layers that keep more than they give on."""
+    log = remedied_steps()
+    store_logs(connection, [log])
+    whose = {"session_id": log.session_id, "attempt": 0, "rank": 0}
+    sizes = {f"layers.{layer}.weight": 2 * MIB for layer in range(4)} | {"head.weight": 3 * MIB}
+    weights = [whose | {"name": name, "size_bytes": size} for name, size in sizes.items()]
+    store_rows(connection, "weight", weights)
+
+
 JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "fragmentation": in_pieces,
     "leaks": leaking,
@@ -104,6 +115,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "ledger": shared_device,
     "fit": two_sizes,
     "oom": too_small,
+    "whatif": remediable,
 }
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}

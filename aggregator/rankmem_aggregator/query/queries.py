@@ -672,6 +672,38 @@ class Queries(abc.ABC):
         self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
         return answer.over(self.with_missing(answer.rows, full_id))
 
+    def whatif(
+        self,
+        session: str | None = None,
+        *,
+        fit_bytes: int | None = None,
+        ranks: int | None = None,
+        rank: int | None = None,
+        attempt: int | None = None,
+        device: str | None = None,
+    ) -> Answer:
+        """What remedies would save of the peak of a steady step: checkpoints, sharding, offload, chunks.
+
+        Args:
+            session: see :meth:`session_id`.
+            fit_bytes: a device; the smallest set of remedies is looked for with which the step fits.
+            ranks: over which is sharded; None: those of the job, or eight.
+            rank, attempt, device: as for :meth:`fragmentation`.
+
+        Returns:
+            An answer whose rows are remedies, what saves most first; columns: ``insights.whatif.SCHEMA``.
+
+        Raises:
+            RankmemError: INVALID for fewer than two ranks.
+        """
+        from rankmem_aggregator.insights.whatif import Request, whatif_of
+
+        full_id = self.session_id(session)
+        request = Request(fit_bytes=fit_bytes, ranks=ranks, rank=rank, attempt=attempt, device=device)
+        answer = whatif_of(self._ask, full_id, request)
+        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
     def allocator_trace(
         self,
         rank: int,

@@ -441,6 +441,19 @@ def fit(what: str) -> list[Column]:
     ]
 
 
+def whatif() -> list[Column]:
+    """Columns of ``rankmem whatif``."""
+    return [
+        size("saves", "saved_bytes", importance=9),
+        size("peak then", "peak_after_bytes", importance=8),
+        text("what", "what", importance=0),
+        text("in", "phase_after", importance=3),
+        text("costs", "costs", importance=4),
+        flag("measured", "is_measured", importance=6),
+        flag("fits", "fits", importance=5),
+    ]
+
+
 def _times(times: float) -> str:
     return f"{times:g}x"
 
