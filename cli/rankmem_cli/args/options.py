@@ -17,7 +17,7 @@ from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.lake.engine import Engine
+    from rankmem_aggregator.lake.engine import Engine as OpenedEngine
 
 ReadDb = Annotated[
     Path | None,
@@ -127,7 +127,7 @@ class Target:
     """HOST:PORT."""
     lake: str | None = None
     """``lake:DIR`` or ``s3://BUCKET/PREFIX``; only read."""
-    engine: str | Engine | None = None
+    engine: str | OpenedEngine | None = None
     """What answers large questions of the lake, or its address; None: this process."""
     credentials: Credentials = field(default_factory=Credentials)
     """For the aggregator, including one that holds the file."""
