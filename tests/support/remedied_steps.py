@@ -70,9 +70,9 @@ def remedied_steps(
             if unit == "head":
                 freed(f"dlogits {step}")
             else:
-                layer = unit.rpartition(".")[2]
-                freed(f"inner {layer} {step}")
-                freed(f"out {layer} {step}")
+                number = unit.rpartition(".")[2]
+                freed(f"inner {number} {step}")
+                freed(f"out {number} {step}")
         if not step:
             for name, mib in weights.items():
                 made(f"s {name}", 2 * mib, "aten::zeros_like", "optimizer_state", "optimizer")

@@ -61,7 +61,13 @@ def _step(log: RankLog, step: int, batch: int, at: int, of: dict[str, Any], *, c
     ) -> None:
         nonlocal at
         at += 1
-        columns = {"operator": operator, "category": category, "phase": phase, "module": module, "step": step}
+        columns: dict[str, Any] = {
+            "operator": operator,
+            "category": category,
+            "phase": phase,
+            "module": module,
+            "step": step,
+        }
         log.alloc(f"{name}.{step}", size, at=at, **columns, **of)
 
     def freed(name: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rankmem_cli.args import options
 from rankmem_cli.show.insight import FailOn
 from rankmem_cli.show.render import Format
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.query.queries import Queries
 
 _SIZES = "sizes, as 16,32, or multiples of the largest recorded, as 2x"
 
@@ -110,7 +113,7 @@ def _numbers(text: str | None) -> list[int]:
         ) from exc
 
 
-def _other(name: str, source: options.Target, opened: ExitStack) -> object:
+def _other(name: str, source: options.Target, opened: ExitStack) -> str | Queries:
     """A recording that ``--with`` names: a database file, or a session of the same target."""
     from rankmem_aggregator.query.open import open_queries
 

@@ -44,4 +44,5 @@ SELECT
 FROM ended AS e
 LEFT JOIN given AS g USING (step)
 LEFT JOIN high AS h USING (step)
+CROSS JOIN unstreamed
 ORDER BY e.to_seq, e.step;
