@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 import harness
+import insights_diff
 import insights_fragmentation
 import insights_imbalance
 import insights_leaks
@@ -17,6 +18,7 @@ PARTS = {
     "fragmentation": insights_fragmentation.measure,
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
+    "diff": insights_diff.measure,
 }
 
 

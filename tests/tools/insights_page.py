@@ -18,6 +18,7 @@ import duckdb
 from typer.testing import CliRunner
 
 from allocated_logs import fragmented
+from compared_jobs import changed
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
 from rankmem_cli.main import app
 
@@ -93,6 +94,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "fragmentation": in_pieces,
     "leaks": leaking,
     "imbalance": unequal,
+    "diff": changed,
 }
 
 
