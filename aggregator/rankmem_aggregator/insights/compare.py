@@ -53,6 +53,18 @@ class Compared:
         return self.head - self.base
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A figure of a rank."""
+
+    what: str
+    rank: int
+    device: str
+    figure: Compared
+    limit: float
+    verdict: str | None
+
+
 def some_steps(count: int, most: int = STEPS_MAX) -> NDArray[np.int64]:
     """Places of at most so many steps, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

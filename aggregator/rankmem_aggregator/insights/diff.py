@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.insights import diff_text as words
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
-from rankmem_aggregator.insights.compare import Compared, Side, compared, equal_input, some_steps
+from rankmem_aggregator.insights.compare import Compared, Judged, Side, compared, equal_input, some_steps
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_protos.devices import by_weight
 
@@ -102,18 +102,6 @@ class Steps:
 
 Key = tuple[int, str]
 """Rank and device."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A figure of a rank."""
-
-    what: str
-    rank: int
-    device: str
-    figure: Compared
-    limit: float
-    verdict: str | None
 
 
 def diff_of(base: Recorded, head: Recorded, limits: Mapping[str, Limit] | None = None) -> Answer:

@@ -9,7 +9,7 @@ from rankmem_aggregator.quantity_text import bytes_text, counted
 
 if TYPE_CHECKING:
     from rankmem_aggregator.insights.answer import Answer
-    from rankmem_aggregator.insights.diff import Judged
+    from rankmem_aggregator.insights.compare import Judged
 
 WORDS: Final = {
     "peak": "peak of a step",
