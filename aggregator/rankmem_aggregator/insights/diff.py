@@ -19,6 +19,7 @@ from rankmem_aggregator.insights import diff_text as words
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
 from rankmem_aggregator.insights.compare import Compared, Judged, Side, compared, equal_input, some_steps
 from rankmem_aggregator.insights.reading import CannotTell
+from rankmem_aggregator.quantity_text import counted
 from rankmem_protos.devices import by_weight
 
 WARM_UP_STEPS: Final = 2
@@ -141,7 +142,14 @@ def diff_of(base: Recorded, head: Recorded, limits: Mapping[str, Limit] | None =
 
 
 def _sides(base: Recorded, head: Recorded) -> dict[str, dict[Key, Steps]]:
-    return {"base": _steps(base, "base"), "head": _steps(head, "head")}
+    both = {"base": base, "head": head}
+    for name, side in both.items():
+        if side.complete is False:
+            lacks = "; ".join(side.missing[:3])
+            raise CannotTell(
+                f"{name} ({side.session_id}) is incomplete, so its figures may be wrong: {lacks}"
+            )
+    return {name: _steps(side, name) for name, side in both.items()}
 
 
 def _judge_all(
@@ -156,9 +164,6 @@ def _judge_all(
 
 def _steps(side: Recorded, name: str) -> dict[Key, Steps]:
     """The steady steps of each rank on the kind of device that counts, by rank and device."""
-    if side.complete is False:
-        lacks = "; ".join(side.missing[:3])
-        raise CannotTell(f"{name} ({side.session_id}) is incomplete, so its figures may be wrong: {lacks}")
     where = side.ask("rank_coordinates", session=side.session_id).to_pylist()
     rows = side.ask("steps_with_inputs", session=side.session_id).to_pylist()
     if not rows:
@@ -182,7 +187,7 @@ def _steps(side: Recorded, name: str) -> dict[Key, Steps]:
         steps.count, steps.rows = len(steps.rows), steps.rows[WARM_UP_STEPS:]
         if len(steps.rows) < STEPS_LEAST:
             raise CannotTell(
-                f"rank {rank} of {name} ({side.session_id}) has {steps.count} steps, at least "
+                f"rank {rank} of {name} ({side.session_id}) has {counted(steps.count, 'step')}, at least "
                 f"{STEPS_LEAST + WARM_UP_STEPS} are needed: the first {WARM_UP_STEPS} are warm-up"
             )
         steps.rows = [steps.rows[place] for place in some_steps(len(steps.rows))]
