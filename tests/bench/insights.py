@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 import harness
+import insights_diff
 import insights_fit
 import insights_fragmentation
 import insights_imbalance
@@ -23,6 +24,7 @@ PARTS = {
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
     "oom": insights_oom.measure,
+    "diff": insights_diff.measure,
 }
 
 

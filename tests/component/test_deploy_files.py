@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,8 @@ FILES = sorted(
 )
 GUIDES = [ROOT / "docs/multi-node.md", ROOT / "docs/scale.md", ROOT / "README.md"]
 VERBS = (
-    "run|serve|ship|certs|timeline|peak|job-peak|ops|live|oom|lake import|lake compact|lake prune|lake vacuum"
+    "run|diff|serve|ship|certs|timeline|peak|job-peak|ops|live|oom|"
+    "lake import|lake compact|lake prune|lake vacuum"
 )
 CALL = re.compile(rf"rankmem ({VERBS})\b([^\n`|#&]*)")
 
@@ -118,3 +122,68 @@ def test_the_unit_of_a_lakes_aggregator_serves_the_lake_of_its_environment(
     monkeypatch.setenv(name, value)
     assert AggregatorConfig.from_environment().lake == value
     assert "EnvironmentFile=-/etc/rankmem/lake.env" in text
+
+
+@pytest.mark.timeout(900)
+def test_the_action_records_both_sides_and_its_exit_code_is_the_verdict(tmp_path: Path) -> None:
+    """Its steps but for pip and gh, over two commits: the second keeps a copy of the model."""
+    steps = _shell_of("github-memory-diff.yml")
+    assert [name for name in steps if name] == ["Record the base", "Record the pull request", "Compare",
+                                                "Say it in the pull request"]  # fmt: skip
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {
+        **os.environ, "RUNNER_TEMP": str(tmp_path), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
+        "TRAIN": f"{sys.executable} train.py", "RANKMEM_DEVICES": "cpu", "HOME": str(tmp_path),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+
+    def shell(text: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-e", "-c", text], cwd=work, env=environment, capture_output=True, text=True, check=False
+        )
+
+    commit = "git add . && git -c user.name=x -c user.email=x@example.com commit -qm x && git rev-parse HEAD"
+    (work / "train.py").write_text(TRAIN.format(kept=""))
+    base = shell(f"git init -q . && {commit}").stdout.strip()
+    (work / "train.py").write_text(
+        TRAIN.format(kept="kept.append([p.detach().clone() for p in net.parameters()])")
+    )
+    assert shell(commit).returncode == 0
+    for name in ("Record the base", "Record the pull request"):
+        done = shell(steps[name].replace("${{ github.event.pull_request.base.sha }}", base))
+        assert done.returncode == 0, done.stderr
+    compared = shell(steps["Compare"])
+    assert compared.returncode == 1, compared.stderr
+    said = (tmp_path / "memory.md").read_text(encoding="utf-8")
+    assert said == (tmp_path / "summary.md").read_text(encoding="utf-8")
+    assert "**peak of a step is worse at equal input: " in said
+    assert "main aten::clone" in said
+
+
+TRAIN = """
+import torch
+def main():
+    kept = []
+    net = torch.nn.Linear(256, 512)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    {kept}
+    for step in range(8):
+        net(torch.randn(4 + step % 3, 256)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+main()
+"""
+
+
+def _shell_of(name: str) -> dict[str, str]:
+    """The shell of each step of a GitHub Action, by the step's name; without a reader of YAML, which is not
+    everywhere where the tests run."""
+    text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
+    found = {}
+    for step in text.partition("    steps:\n")[2].split("      - ")[1:]:
+        named = re.match(r"name: (.*)", step)
+        run = re.search(r"run: (?:\|\n((?: {10}.*\n|\n)+)|(.*))", step)
+        if named and run:
+            found[named[1]] = textwrap.dedent(run[1]) if run[1] else run[2]
+    return found

@@ -83,6 +83,7 @@ CALLS: list[Call] = [
     call("leaks", rank=2),
     call("imbalance"),
     call("imbalance", by="line"),
+    call("diff", "0sess", "0sess"),
     call("fragmentation"),
     call("fragmentation", rank=2),
     call("why_oom"),

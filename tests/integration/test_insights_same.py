@@ -55,5 +55,6 @@ def test_an_engine_puts_the_parts_of_the_hosts_together(tmp_path: Path) -> None:
 
 
 def ask(queries: Queries, verb: str) -> Answer:
-    answer: Answer = getattr(queries, METHODS.get(verb, verb))(**ARGUMENTS.get(verb, {}))
+    arguments = ("main", "pull-request") if verb == "diff" else ()
+    answer: Answer = getattr(queries, METHODS.get(verb, verb))(*arguments, **ARGUMENTS.get(verb, {}))
     return answer

@@ -18,6 +18,7 @@ import duckdb
 from typer.testing import CliRunner
 
 from allocated_logs import fragmented
+from compared_jobs import changed
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
 from ledger_job import shared_device
 from oom_job import too_small
@@ -116,6 +117,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "fit": two_sizes,
     "oom": too_small,
     "whatif": remediable,
+    "diff": changed,
 }
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}

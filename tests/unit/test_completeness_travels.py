@@ -81,6 +81,14 @@ def test_each_insight_carries_what_is_missing(queries: Queries, name: str) -> No
     assert (whole.missing, whole.complete) == ([], True)
 
 
+def test_a_comparison_says_what_is_missing_from_the_newer_and_refuses_to_compare(queries: Queries) -> None:
+    for pair in ((WHOLE, SESSION), (SESSION, WHOLE)):
+        answer = queries.diff(*pair)
+        assert answer.verdict == "cannot tell"
+        assert "is incomplete, so its figures may be wrong" in answer.sentence
+        assert (answer.missing, answer.complete) == (([LACKS], False) if pair[1] == SESSION else ([], True))
+
+
 @pytest.mark.parametrize("name", ASKED)
 def test_each_answer_of_the_client_carries_what_is_missing(queries: Queries, name: str) -> None:
     lossy = getattr(queries, name)(session=SESSION, **ASKED[name])
@@ -103,7 +111,9 @@ def test_no_answer_of_the_client_about_a_session_was_forgotten() -> None:
         "stale",
     }
     public = {name for name in vars(Queries) if not name.startswith("_")}
-    assert public - others == {*ASKED, *INSIGHTS}, "an answer about a session: carry it, and add it here"
+    assert public - others == {*ASKED, *INSIGHTS, "diff"}, (
+        "an answer about a session: carry it, and add it here"
+    )
 
 
 def run(path: Path, *arguments: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rankmem_aggregator.query.missing import COMPLETE_KEY, missing_of
+from rankmem_aggregator.query.missing import is_complete, missing_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,8 +63,7 @@ class Answer:
     @property
     def complete(self) -> bool | None:
         """Whether figures of bytes are right; None where that is not known."""
-        text = (self.rows.schema.metadata or {}).get(COMPLETE_KEY, b"None")
-        return {b"True": True, b"False": False}.get(text)
+        return is_complete(self.rows)
 
     def over(self, rows: pa.Table) -> Answer:
         """The answer over its rows with what is missing from the session in the metadata.

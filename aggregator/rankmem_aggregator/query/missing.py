@@ -61,6 +61,12 @@ def missing_of(answer: pa.Table) -> list[str] | None:
     return None if text is None else list(json.loads(text))
 
 
+def is_complete(answer: pa.Table) -> bool | None:
+    """Whether figures of bytes are right, as an answer carries it; None where that is not known."""
+    text = (answer.schema.metadata or {}).get(COMPLETE_KEY, b"None")
+    return {b"True": True, b"False": False}.get(text)
+
+
 def _whose(rows: Sequence[Mapping[str, Any]]) -> str:
     """``rank 3``, ``ranks 3, 5 to 9``, by attempt where it is not the first alone."""
     attempts = sorted({row["attempt"] for row in rows})

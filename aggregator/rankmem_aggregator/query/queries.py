@@ -14,7 +14,7 @@ from __future__ import annotations
 import abc
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
-from rankmem_aggregator.query.missing import with_missing
+from rankmem_aggregator.query.missing import is_complete, missing_of, with_missing
 from rankmem_aggregator.query.older_version import check_groups, explained
 from rankmem_aggregator.query.timeline import TimelineReader, TimelineRequest, chosen_ranks
 from rankmem_aggregator.query.types import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rankmem_aggregator.insights.answer import Answer
+    from rankmem_aggregator.insights.diff import Limit
     from rankmem_aggregator.insights.lives import Trace
 
 SHARE_COLUMNS: Final = (
@@ -567,6 +568,43 @@ class Queries(abc.ABC):
         full_id = self.session_id(session)
         answer = imbalance_of(self._ask, full_id, by=by)
         return answer.over(self.with_missing(answer.rows, full_id))
+
+    def diff(
+        self,
+        base: str,
+        head: str | None = None,
+        *,
+        base_in: Queries | None = None,
+        limits: Mapping[str, Limit] | None = None,
+    ) -> Answer:
+        """What of a session got worse since another one, at equal input.
+
+        Args:
+            base: the session before the change; see :meth:`session_id`.
+            head: the one after it.
+            base_in: where ``base`` is; None: here. Its session may be None then, the newest.
+            limits: by figure (peak, held, allocated) how much worse it may get: ``insights.diff.Limit``.
+
+        Returns:
+            An answer, a finding where head is worse, whose rows are figures and then parts of the rank that
+            changed most for the worse; columns: ``insights.diff.SCHEMA``. It cannot tell below five steps,
+            where ranks are incomplete, and where inputs do not overlap.
+        """
+        from rankmem_aggregator.insights.diff import SCHEMA, Recorded, diff_of
+
+        def recorded(queries: Queries, session: str | None) -> Recorded:
+            full_id = queries.session_id(session)
+            known = queries.with_missing(SCHEMA.empty_table(), full_id)
+            return Recorded(
+                ask=queries._ask,
+                session_id=full_id,
+                complete=is_complete(known),
+                missing=tuple(missing_of(known) or ()),
+            )
+
+        of_head = recorded(self, head)
+        answer = diff_of(recorded(base_in or self, base), of_head, limits)
+        return answer.over(self.with_missing(answer.rows, of_head.session_id))
 
     def fragmentation(
         self,

@@ -400,6 +400,27 @@ def imbalance() -> list[Column]:
     ]
 
 
+def diff() -> list[Column]:
+    """Columns of ``rankmem diff``."""
+    return [
+        text("what", "what", importance=0),
+        number("rank", "rank", importance=1),
+        size("base", "base_bytes", importance=8),
+        size("head", "head_bytes", importance=7),
+        signed_size("change", "difference_bytes", importance=9),
+        Column(header="share", name="share", forms=(_share,), numeric=True, importance=6),
+        text("verdict", "verdict", importance=5),
+        text("category", "category", importance=4),
+        text("operator", "operator", importance=3),
+        text("function", "function", importance=2),
+        text("module", "module", importance=1),
+    ]
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:+.2%}" if share else "0"
+
+
 def fragmentation() -> list[Column]:
     """Columns of ``rankmem fragmentation``."""
     return [

@@ -1,0 +1,123 @@
+"""What a comparison of two sessions says in words. Stage: query. In: figures. Out: sentences, or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from rankmem_aggregator.quantity_text import bytes_text, counted
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.insights.answer import Answer
+    from rankmem_aggregator.insights.compare import Judged
+
+WORDS: Final = {
+    "peak": "peak of a step",
+    "held": "held at a step's end",
+    "allocated": "allocated in a step",
+    "reserved": "reserved (not judged)",
+}
+MARKS: Final = {"worse": " ⚠", "better": " ✓", "unclear": " ?"}
+PARTS_IN_MARKDOWN: Final = 6
+
+
+def change_text(num_bytes: float, base: float) -> str:
+    """A difference with its sign, and its share: ``+1.00 MiB (+2.00%)``."""
+    size = round(num_bytes)
+    sign = "+" if size > 0 else ""
+    share = f" ({num_bytes / base:+.2%})" if base else ""
+    return f"{sign}{bytes_text(size)}{share if size else ''}"
+
+
+def sentence(own: Sequence[Judged], figures: Mapping[str, Any]) -> str:
+    """The answer, from the figures of the rank that changed most for the worse."""
+    several = figures["num_ranks"] > 1
+    named = [each for each in own if each.verdict in ("worse", "unclear")]
+    ranks = figures["ranks_worse"] or figures["ranks_unclear"]
+    whose = f"rank {own[0].rank}: " if several else ""
+    more = f", and so are {counted(len(ranks) - 1, 'more rank')}" if len(ranks) > 1 else ""
+    if named:
+        first = named[0]
+        change = change_text(first.figure.difference, first.figure.base)
+        if first.verdict == "unclear":
+            return (
+                f"{whose}{WORDS[first.what]} differs by {change}, beyond the limit of "
+                f"{bytes_text(round(first.limit))}, but within what varying steps hide "
+                f"({bytes_text(round(3 * first.figure.error))}): record more steps"
+            )
+        both = f"{bytes_text(round(first.figure.base))} to {bytes_text(round(first.figure.head))}"
+        return f"{whose}{WORDS[first.what]} is worse at equal input: {both}, {change}{more}"
+    better = figures["ranks_better"]
+    peak = next(each for each in own if each.what == "peak")
+    if better:
+        which = "" if several else f": {_most_better(own)}"
+        return f"{counted(len(better), 'rank')} better at equal input, none worse{which}"
+    sizes = [bytes_text(round(each)) for each in (peak.figure.base, peak.figure.head)]
+    both = f"{sizes[0]} in both" if sizes[0] == sizes[1] else f"{sizes[0]}, then {sizes[1]}"
+    return f"{whose}nothing is worse at equal input: peak of a step {both}"
+
+
+def _most_better(own: Sequence[Judged]) -> str:
+    first = min(own, key=lambda each: each.figure.difference)
+    return f"{WORDS[first.what]} {change_text(first.figure.difference, first.figure.base)}"
+
+
+def error(own: Sequence[Judged], by: str) -> str:
+    """How far a difference may be off."""
+    peak = next(each for each in own if each.what == "peak")
+    least = max(3 * peak.figure.error, 1)
+    given = "" if by == "input_bytes" else "; shapes of inputs are not recorded: by blocks of category input"
+    return f"differences of the peak from {bytes_text(round(max(least, peak.limit)))} on count{given}"
+
+
+def no_overlap(rank: int, base: Any, head: Any) -> str:
+    """Why steps of equal input cannot be compared."""
+    ranges = [
+        bytes_text(int(each.min()))
+        if each.min() == each.max()
+        else f"{bytes_text(int(each.min()))} to {bytes_text(int(each.max()))}"
+        for each in (base, head)
+    ]
+    return (
+        f"the inputs of rank {rank} do not overlap: {ranges[0]} a step in base, {ranges[1]} in head; "
+        "run both with the same batch"
+    )
+
+
+def notes(figures: Mapping[str, Any]) -> list[str]:
+    """Further sentences."""
+    steps = f"{counted(figures['base_steps'], 'step')} of base, {figures['head_steps']:,} of head"
+    return [f"compared {steps}, after warm-up; parts are those of the peak, without line numbers"]
+
+
+def part_text(row: Mapping[str, Any]) -> str:
+    """Where the bytes of a part are from: category, function, operator and module, as far as known."""
+    place = " ".join(filter(None, (row["file"], row["function"])))
+    return " · ".join(filter(None, (row["category"], place, row["operator"], row["module"])))
+
+
+def markdown(answer: Answer) -> str:
+    """The answer for a pull request: a table of figures, and what holds the difference."""
+    cannot = answer.verdict == "cannot tell"
+    head = f"**cannot tell:** {answer.sentence}" if cannot else f"**{answer.sentence}**"
+    rows = answer.rows.to_pylist()
+    lines = [head]
+    if rows:
+        lines += ["", "| rankmem | base | head | change |", "|---|---:|---:|---:|"]
+    for row in rows:
+        if row["what"] != "part":
+            change = change_text(row["difference_bytes"], row["base_bytes"])
+            sizes = f"{bytes_text(row['base_bytes'])} | {bytes_text(row['head_bytes'])}"
+            lines.append(
+                f"| {WORDS[row['what']]} | {sizes} | {change}{MARKS.get(row['verdict'] or '', '')} |"
+            )
+    parts = [row for row in rows if row["what"] == "part"][:PARTS_IN_MARKDOWN]
+    lines += [""] if parts else []
+    lines += [f"- {change_text(row['difference_bytes'], 0)} `{_code(part_text(row))}`" for row in parts]
+    lines += ["", f"{answer.gaps_text()}; {answer.error}" if answer.error else answer.gaps_text()]
+    return "\n".join([*lines, *answer.notes]) + "\n"
+
+
+def _code(text: str) -> str:
+    """Text between backticks: names are data from outside."""
+    return " ".join(text.replace("`", "'").split())

@@ -1,0 +1,228 @@
+"""Two sessions compared, over runs made by hand: verdicts, limits, parts, formats, what cannot be told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from compared_jobs import BASE, HEAD, MIB, Run, store_runs
+from constructed import clear, empty_database
+from json_schema import faults
+from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.compare import Compared
+from rankmem_aggregator.insights.diff import SCHEMA, Limit, verdict_of
+from rankmem_aggregator.insights.diff_text import markdown
+from rankmem_aggregator.query import open as opening
+from rankmem_cli.main import app
+from rankmem_protos.credentials import Credentials
+
+pytestmark = pytest.mark.slow
+
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("diff") / "job.duckdb"
+    empty_database(str(path)).close()
+    return path
+
+
+@pytest.fixture
+def ask(database: Path) -> Ask:
+    def asked(of_head: dict[str, Any], of_base: dict[str, Any] | None = None, **options: Any) -> Answer:
+        with duckdb.connect(str(database)) as connection:
+            clear(connection)
+            store_runs(connection, Run(**(of_base or {})), Run(**{"session_id": HEAD, "seed": 2, **of_head}))
+        with opening.open_queries(database, Credentials()) as queries:
+            answer = queries.diff("main", "pull-request", **options)
+        assert answer.rows.schema.equals(SCHEMA, check_metadata=False)
+        assert faults(JSON_SCHEMA, json.loads(json.dumps(answer.as_dict()))) == []
+        return answer
+
+    return asked
+
+
+def verdicts(answer: Answer) -> dict[str, str | None]:
+    return {row["what"]: row["verdict"] for row in answer.rows.to_pylist() if row["what"] != "part"}
+
+
+def parts(answer: Answer) -> list[tuple[int, str, str]]:
+    return [
+        (row["difference_bytes"], row["category"], f"{row['file']} {row['function']} {row['operator']}")
+        for row in answer.rows.to_pylist()
+        if row["what"] == "part"
+    ]
+
+
+def test_other_batches_and_numbers_of_steps_are_no_difference(ask: Ask) -> None:
+    answer = ask({"steps": 30})
+    assert (answer.verdict, answer.exit_code("suspected")) == ("fine", 0)
+    assert answer.sentence == "nothing is worse at equal input: peak of a step 201.04 MiB in both"
+    assert verdicts(answer) == {"peak": "same", "held": "same", "allocated": None}
+    assert parts(answer) == []
+    assert answer.figures["base"] == BASE
+
+
+def test_a_peak_that_grew_is_found_to_the_byte_with_the_code_that_holds_it(ask: Ask) -> None:
+    answer = ask({"extra": 5 * MIB, "batches": (3, 9)})
+    assert (answer.verdict, answer.certainty, answer.exit_code("suspected")) == ("finding", "predicted", 1)
+    assert verdicts(answer) == {"peak": "worse", "held": "same", "allocated": None}
+    peak = answer.rows.to_pylist()[0]
+    assert peak["difference_bytes"] == 5 * MIB
+    assert peak["share"] == pytest.approx(5 * MIB / peak["base_bytes"])
+    assert parts(answer) == [(5 * MIB, "activation", "model.py forward aten::gelu")]
+
+
+def test_what_is_held_and_what_got_better(ask: Ask) -> None:
+    worse = ask({"state": 80 * MIB})
+    assert verdicts(worse) == {"peak": "worse", "held": "worse", "allocated": None}
+    assert parts(worse) == [(16 * MIB, "optimizer_state", "train.py main aten::zeros_like")]
+    better = ask({"state": 48 * MIB})
+    assert (better.verdict, better.exit_code("suspected")) == ("fine", 0)
+    assert verdicts(better) == {"peak": "better", "held": "better", "allocated": None}
+    assert better.sentence.startswith("1 rank better at equal input, none worse: ")
+
+
+def test_a_larger_batch_that_is_the_same_at_equal_input_is_no_difference(ask: Ask) -> None:
+    answer = ask({"batches": (8, 20)})
+    assert answer.verdict == "fine"
+    assert verdicts(answer)["peak"] == "same"
+
+
+def test_limits_of_the_users_count_for_their_figures_alone(ask: Ask) -> None:
+    answer = ask({"extra": 5 * MIB}, limits={"peak": Limit(share=0.05)})
+    assert (answer.verdict, verdicts(answer)["peak"]) == ("fine", "same")
+    answer = ask({"extra": 5 * MIB}, limits={"peak": Limit(size_bytes=5 * MIB - 1)})
+    assert answer.verdict == "finding"
+    answer = ask({"extra": 5 * MIB}, limits={"peak": Limit(share=0.5), "allocated": Limit(share=0.02)})
+    assert verdicts(answer) == {"peak": "same", "held": "same", "allocated": "worse"}
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "limit", "verdict"),
+    [
+        (70 << 10, 0, None, "worse"),
+        (60 << 10, 0, None, "same"),
+        (-70 << 10, 0, None, "better"),
+        (70 << 10, 30 << 10, None, "same"),
+        (70 << 10, 30 << 10, Limit(size_bytes=1 << 16), "unclear"),
+        (70 << 10, 20 << 10, Limit(size_bytes=1 << 16), "worse"),
+        (70 << 10, 0, Limit(share=0.01), "worse"),
+        (70 << 10, 0, Limit(share=0.1), "same"),
+    ],
+)
+def test_a_difference_counts_beyond_the_limit_and_three_errors(
+    difference: int, error: int, limit: Limit | None, verdict: str
+) -> None:
+    figure = Compared(base=float(MIB), head=float(MIB + difference), error=float(error))
+    assert verdict_of(figure, limit, is_judged=True)[1] == verdict
+    assert verdict_of(figure, None, is_judged=False)[1] is None
+
+
+def test_noise_of_single_steps_is_no_difference(ask: Ask) -> None:
+    answer = ask({"noise": 40 * MIB, "steps": 20}, {"noise": 40 * MIB})
+    assert verdicts(answer)["peak"] == "same"
+
+
+def test_the_rank_that_changed_most_for_the_worse_is_shown(ask: Ask, database: Path) -> None:
+    with duckdb.connect(str(database)) as connection:
+        clear(connection)
+        head = Run(session_id=HEAD, seed=2, ranks=3)
+        store_runs(connection, Run(ranks=3), head)
+        connection.execute(
+            "UPDATE step_bucket SET peak_bytes = peak_bytes + rank * 10 * 1024 * 1024 WHERE session_id = ?",
+            [HEAD],
+        )
+    with opening.open_queries(database, Credentials()) as queries:
+        answer = queries.diff(BASE, HEAD)
+    assert answer.figures["ranks_worse"] == [1, 2]
+    assert answer.sentence.startswith("rank 2: peak of a step is worse at equal input: ")
+    assert answer.sentence.endswith("and so are 1 more rank")
+    assert {row["rank"] for row in answer.rows.to_pylist()} == {2}
+
+
+def test_lines_that_moved_are_no_difference(ask: Ask, database: Path) -> None:
+    ask({})
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("INSERT INTO stack_frame SELECT * REPLACE (stack_id + 10 AS stack_id, "
+                           "line_number + 100 AS line_number) FROM stack_frame")  # fmt: skip
+        connection.execute(
+            "UPDATE packed.allocation_record SET stack_id = stack_id + 10 WHERE session_id = ?", [HEAD]
+        )
+    with opening.open_queries(database, Credentials()) as queries:
+        assert parts(queries.diff(BASE, HEAD)) == []
+
+
+def test_without_shapes_the_batchs_blocks_count_and_the_answer_says_so(ask: Ask) -> None:
+    answer = ask({"inputs": "bytes", "extra": 5 * MIB}, {"inputs": "bytes"})
+    assert (answer.verdict, answer.figures["input"]) == ("finding", "batch_bytes")
+    assert "shapes of inputs are not recorded" in answer.error
+    assert answer.rows.to_pylist()[0]["difference_bytes"] == 5 * MIB
+
+
+@pytest.mark.parametrize(
+    ("head", "base", "reason"),
+    [
+        ({"batches": (20, 30)}, {}, "the inputs of rank 0 do not overlap: "),
+        ({"inputs": "nothing"}, {}, "what the model was given is not known for every step"),
+        ({"steps": 4}, {}, "rank 0 of head (0SESSION000B) has 4 steps, at least 5 are needed"),
+        ({"steps": 0}, {}, "head (0SESSION000B) has no steps"),
+        ({}, {"complete": False}, "base (0SESSION000A) is incomplete"),
+        ({"is_running": True}, {}, "rank 0 of head (0SESSION000B) has no end"),
+        ({"ranks": 2}, {}, "cuda:0 of rank 1 is in head alone"),
+        ({"device": "cuda:1"}, {}, "cuda:0 of rank 0 is in base alone"),
+    ],
+)
+def test_it_cannot_tell(ask: Ask, head: dict[str, Any], base: dict[str, Any], reason: str) -> None:
+    answer = ask(head, base)
+    assert (answer.verdict, answer.exit_code("suspected"), answer.certainty) == ("cannot tell", 2, None)
+    assert reason in answer.sentence
+    assert answer.rows.num_rows == 0
+
+
+def run(*arguments: str, **environment: str) -> Any:
+    return CliRunner().invoke(app, ["diff", *arguments], env=environment)
+
+
+def test_the_verb_compares_two_files_or_two_sessions_and_its_exit_code_says_the_verdict(
+    ask: Ask, database: Path, tmp_path: Path
+) -> None:
+    ask({"extra": 5 * MIB})
+    with empty_database(str(tmp_path / "other.duckdb")) as connection:
+        store_runs(connection, Run(session_id=HEAD), Run())
+        connection.execute(
+            "UPDATE session SET started_at_ns = started_at_ns - 9 WHERE session_id = ?", [HEAD]
+        )
+    worse = run("main", "pull-request", RANKMEM_DB=str(database))
+    assert worse.exit_code == 1, worse.output
+    assert "peak of a step is worse at equal input" in worse.output
+    assert run("pull-request", "main", "--db", str(database)).exit_code == 0
+    same = run(str(tmp_path / "other.duckdb"), str(tmp_path / "other.duckdb"))
+    assert (same.exit_code, "nothing is worse" in same.output) == (0, True)
+    limit = ("--limit", "peak=10%", "--limit", "held=1GiB")
+    assert run("main", "pull-request", "--db", str(database), *limit).exit_code == 0
+    for wrong in ("peak", "reserved=2%", "peak=x%", "peak=-1%", "held=much"):
+        refused = run("main", "pull-request", "--db", str(database), "--limit", wrong)
+        assert refused.exit_code == 1, wrong
+        assert isinstance(refused.exception, Exception)
+
+
+def test_json_and_markdown(ask: Ask, database: Path) -> None:
+    answer = ask({"extra": 5 * MIB})
+    told = json.loads(run("main", "pull-request", "--db", str(database), "--format", "json").stdout)
+    assert faults(JSON_SCHEMA, told) == []
+    assert told["figures"]["ranks_worse"] == [0]
+    text = run("main", "pull-request", "--db", str(database), "--format", "markdown").stdout
+    assert text == markdown(answer)
+    lines = text.splitlines()
+    assert "| rankmem | base | head | change |" in lines
+    assert any(line.startswith("| peak of a step | ") and line.endswith("⚠ |") for line in lines)
+    assert "- +5.00 MiB `activation · model.py forward · aten::gelu · GPT.h`" in lines
+    assert markdown(ask({"steps": 3})).startswith("**cannot tell:** rank 0 of head")
