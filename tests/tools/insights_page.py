@@ -116,6 +116,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "fit": two_sizes,
     "oom": too_small,
     "whatif": remediable,
+    "diagnose": too_small,
 }
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}

@@ -63,8 +63,7 @@ class Answer:
     @property
     def complete(self) -> bool | None:
         """Whether figures of bytes are right; None where that is not known."""
-        text = (self.rows.schema.metadata or {}).get(COMPLETE_KEY, b"None")
-        return {b"True": True, b"False": False}.get(text)
+        return complete_of(self.rows)
 
     def over(self, rows: pa.Table) -> Answer:
         """The answer over its rows with what is missing from the session in the metadata.
@@ -113,6 +112,12 @@ class Answer:
             "complete": self.complete,
             "missing": self.missing,
         }
+
+
+def complete_of(rows: pa.Table) -> bool | None:
+    """Whether figures of bytes are right, by what an answer's rows carry; None where that is not known."""
+    text = (rows.schema.metadata or {}).get(COMPLETE_KEY, b"None")
+    return {b"True": True, b"False": False}.get(text)
 
 
 def cannot_tell(question: str, session_id: str, reason: str, schema: pa.Schema, **more: Any) -> Answer:
