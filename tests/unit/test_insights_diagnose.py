@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,18 +198,31 @@ def test_a_run_ends_with_the_first_finding_in_one_line(tmp_path: Path) -> None:
     assert "\n" not in line
 
 
-def test_a_run_that_has_no_time_for_it_says_so_and_does_not_fail() -> None:
-    calls: list[str] = []
+@pytest.mark.parametrize(
+    ("within_s", "line", "calls"),
+    [
+        (0.01, "no finding within 0.01 s", ["interrupt", "allow"]),
+        (600.0, "no finding, the insights were not asked to the end (gone)", ["allow"]),
+    ],
+)
+def test_a_run_that_finds_nothing_in_time_says_so_and_does_not_fail(
+    within_s: float, line: str, calls: list[str]
+) -> None:
+    called: list[str] = []
+    interrupted = threading.Event()
 
     def diagnose(session: str, **options: Any) -> Answer:
-        raise RankmemError(Code.UNAVAILABLE, "interrupted", "")
+        if within_s < 1:
+            assert interrupted.wait(60)
+        raise RankmemError(Code.UNAVAILABLE, "gone", "")
 
-    fake = SimpleNamespace(
-        diagnose=diagnose, interrupt=lambda: calls.append("interrupt"), allow=lambda: calls.append("allow")
-    )
-    line = finding_line(fake, "S", "--db x")  # type: ignore[arg-type]
-    assert line == "finding: not looked for to the end (interrupted): rankmem diagnose --db x"
-    assert calls == ["allow"]
+    def interrupt() -> None:
+        called.append("interrupt")
+        interrupted.set()
+
+    fake = SimpleNamespace(diagnose=diagnose, interrupt=interrupt, allow=lambda: called.append("allow"))
+    assert finding_line(fake, "S", "--db x", within_s=within_s) == f"{line}: rankmem diagnose --db x"  # type: ignore[arg-type]
+    assert called == calls
 
 
 def test_every_insight_of_the_registry_is_asked() -> None:

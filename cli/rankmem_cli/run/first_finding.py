@@ -32,13 +32,21 @@ def finding_line(queries: Queries, session_id: str, shown: str, *, within_s: flo
         within_s: statements that run longer are ended.
     """
     more = f"rankmem diagnose {shown}".rstrip()
-    timer = threading.Timer(within_s, queries.interrupt)
+    is_late = threading.Event()
+
+    def end() -> None:
+        is_late.set()
+        queries.interrupt()
+
+    timer = threading.Timer(within_s, end)
     timer.name, timer.daemon = "rankmem-finding", True
     timer.start()
     try:
         answer = queries.diagnose(session_id, events_max=EVENTS_MAX, within_s=within_s)
     except RankmemError as error:
-        return f"finding: not looked for to the end ({safe_text(error.message)}): {more}"
+        if is_late.is_set():
+            return f"no finding within {within_s:g} s: {more}"
+        return f"no finding, the insights were not asked to the end ({safe_text(error.message)}): {more}"
     finally:
         timer.cancel()
         queries.allow()
