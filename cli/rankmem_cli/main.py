@@ -17,6 +17,7 @@ from rankmem_aggregator.server.process_exit import leave
 from rankmem_cli import errors
 from rankmem_cli.verbs.certs import certs
 from rankmem_cli.verbs.demo import demo
+from rankmem_cli.verbs.diagnose import diagnose
 from rankmem_cli.verbs.diff import diff
 from rankmem_cli.verbs.doctor import doctor
 from rankmem_cli.verbs.export import export
@@ -67,6 +68,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     modules,
     weights,
     steps,
+    diagnose,
     leaks,
     imbalance,
     fragmentation,

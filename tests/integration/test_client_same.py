@@ -87,6 +87,7 @@ CALLS: list[Call] = [
     call("fragmentation"),
     call("fragmentation", rank=2),
     call("why_oom"),
+    call("diagnose"),
     call("ledger"),
     call("ledger", rank=1),
     call("fit"),

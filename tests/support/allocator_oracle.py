@@ -41,9 +41,10 @@ class Oracle:
             wanted = (
                 2 * MIB if size <= MIB else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
             )
-            if self.reserved + wanted > self.capacity and self.max_split < 1 << 62:
-                self._release_oversize(pool, max(size, self.max_split))
-            if self.reserved + wanted > self.capacity:
+            is_enough = self.reserved + wanted <= self.capacity
+            if not is_enough and self.max_split < 1 << 62:
+                is_enough = self._release_oversize(pool, max(size, self.max_split))
+            if not is_enough or self.reserved + wanted > self.capacity:
                 self.empty_cache()
             if self.reserved + wanted > self.capacity:
                 return None
@@ -96,8 +97,11 @@ class Oracle:
             return None
         return best[2], best[3]
 
-    def _release_oversize(self, pool: list[list[Piece]], wanted: int) -> None:
-        """One large enough goes; else the largest ones, until they are enough."""
+    def _release_oversize(self, pool: list[list[Piece]], wanted: int) -> bool:
+        """One large enough goes; else the largest ones, until they are enough; whether they are.
+
+        Where they are not, PyTorch gives back all that is cached, even if they were enough for the device.
+        """
         free = sorted(
             (piece.size, piece.address)
             for segment in pool
@@ -113,4 +117,6 @@ class Oracle:
                 gone.append(pair)
                 total += pair[0]
         addresses = {address for _, address in gone}
+        is_enough = sum(size for size, _ in gone) >= wanted
         pool[:] = [segment for segment in pool if segment[0].address not in addresses]
+        return is_enough

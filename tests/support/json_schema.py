@@ -16,7 +16,9 @@ SPEEDSCOPE: Final[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "speedscope" / "file-format-schema.json").read_text("utf-8")
 )
 """The schema of its files."""
-_TYPES: Final = {"object": dict, "array": list, "string": str, "number": (int, float)}
+_TYPES: Final[Mapping[str, Any]] = {
+    "object": dict, "array": list, "string": str, "number": (int, float), "integer": int, "null": type(None),
+}  # fmt: skip
 _KNOWN: Final = frozenset(
     ("$schema", "definitions", "title", "$ref", "type", "const", "enum", "properties", "required", "items",
      "anyOf")
@@ -33,7 +35,8 @@ def _faults(whole: Mapping[str, Any], part: Mapping[str, Any], value: Any, place
     if "$ref" in part:
         yield from _faults(whole, whole["definitions"][part["$ref"].rpartition("/")[2]], value, place)
     kind = part.get("type")
-    if kind and (isinstance(value, bool) or not isinstance(value, _TYPES[kind])):
+    kinds = [kind] if isinstance(kind, str) else kind or []
+    if kinds and (isinstance(value, bool) or not any(isinstance(value, _TYPES[each]) for each in kinds)):
         yield f"{place} is no {kind}"
         return
     if "const" in part and value != part["const"]:

@@ -16,6 +16,7 @@ from allocator_oracle import Oracle
 from rankmem_aggregator.insights.allocator import Allocator, OutOfMemory
 from rankmem_aggregator.insights.lives import FailedRequest, Op, Trace
 from rankmem_aggregator.insights.settings import UNLIMITED, Settings
+from rankmem_aggregator.insights.start_state import restore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +91,18 @@ def _end(
     model = Allocator(settings)
     place = -1
     try:
-        for number in sorted(range(trace.num_older), key=lambda number: trace.older_address[number]):
+        in_place = replace(settings, capacity_bytes=UNLIMITED) == trace.settings
+        if in_place:
+            restore(model, trace)
+        older = [] if in_place else range(trace.num_older)
+        for number in sorted(older, key=lambda number: trace.older_address[number]):
             private, stream = trace.groups[trace.older_group[number]]
             model.malloc(number, trace.older_requested[number], stream, private)
         for place, op in enumerate(trace.ops[: None if until is None else until + 1]):
             if op == Op.ALLOC:
                 private, stream = trace.groups[trace.group[place]]
                 model.malloc(trace.block[place], trace.requested[place], stream, private)
-            elif op == Op.FREE:
+            elif op == Op.FREE and trace.block[place] in model.live:
                 model.free(trace.block[place])
             elif op == Op.EMPTY_CACHE:
                 model.empty_cache(trace.flushed_pools[place])

@@ -118,6 +118,7 @@ JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "oom": too_small,
     "whatif": remediable,
     "diff": changed,
+    "diagnose": too_small,
 }
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}

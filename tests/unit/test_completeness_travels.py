@@ -70,7 +70,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-INSIGHTS = ("fragmentation", "fit", "whatif", "ledger", "leaks", "imbalance", "why_oom")
+INSIGHTS = ("fragmentation", "fit", "whatif", "ledger", "leaks", "imbalance", "why_oom", "diagnose")
 
 
 @pytest.mark.parametrize("name", INSIGHTS)

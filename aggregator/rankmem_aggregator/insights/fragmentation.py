@@ -20,7 +20,7 @@ import pyarrow as pa
 from rankmem_aggregator.insights import fragmentation_text as text
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
 from rankmem_aggregator.insights.packing import intervals, live_peak_bytes, packed_bytes
-from rankmem_aggregator.insights.reading import CannotTell, TracedDevice, read_trace
+from rankmem_aggregator.insights.reading import EVENTS_MAX, CannotTell, TracedDevice, read_trace
 from rankmem_aggregator.insights.replays import NEEDED_WITHIN_BYTES, Check, check, needed_bytes, run
 from rankmem_aggregator.insights.settings import Settings
 
@@ -58,11 +58,17 @@ one."""
 
 
 def fragmentation_of(
-    ask: Ask, session_id: str, *, rank: int | None, attempt: int | None = None, device: str | None = None
+    ask: Ask,
+    session_id: str,
+    *,
+    rank: int | None,
+    attempt: int | None = None,
+    device: str | None = None,
+    events_max: int = EVENTS_MAX,
 ) -> Answer:
     """What one device of a rank loses to fragmentation. Args as :func:`~.reading.read_trace`."""
     try:
-        traced = read_trace(ask, session_id, rank=rank, attempt=attempt, device=device)
+        traced = read_trace(ask, session_id, rank=rank, attempt=attempt, device=device, events_max=events_max)
         found = check(traced.trace)
         _refuse(traced, found)
     except CannotTell as reason:

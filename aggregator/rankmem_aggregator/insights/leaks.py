@@ -111,7 +111,7 @@ def leaks_of(ask: Ask, session_id: str, *, rank: int | None = None) -> Answer:
     groups = [group for group in groups_of(changes, judged) if group.trend.growth != "none"]
     rows = _folded(groups, judged)
     seen = Seen(steps=steps, rows=tracks, judged=judged)
-    return _answer(session_id, rows, seen, _forecast([g for g in groups if _counts(g)], tracks))
+    return _answer(session_id, rows, seen, _forecast([g for g in groups if matters(g)], tracks))
 
 
 def groups_of(changes: pa.Table, judged: dict[tuple[int, int], list[int]]) -> Iterator[Group]:
@@ -155,14 +155,15 @@ def _running(places: NDArray[np.int64], changes: NDArray[np.int64], num_steps: i
     return np.cumsum(series)
 
 
-def _counts(group: Group) -> bool:
+def matters(group: Group) -> bool:
+    """Whether a group leaks enough to be a finding."""
     return group.trend.growth == "leak" and group.trend.rate * AHEAD_STEPS >= NEGLIGIBLE_BYTES
 
 
 def _verdict(group: Group) -> str:
     if group.trend.growth == "stopped":
         return "stopped"
-    if not _counts(group):
+    if not matters(group):
         return "negligible"
     return "leaks" if len(group.series) >= CERTAIN_STEPS else "grows"
 
@@ -171,7 +172,7 @@ def _in_graphs(groups: list[Group]) -> set[int]:
     """The ids of the groups that are parts of graphs: several grow in the same steps on a device."""
     alike: dict[tuple[Track, bytes], list[Group]] = {}
     for group in groups:
-        if _counts(group) and group.category == "activation":
+        if matters(group) and group.category == "activation":
             start = warm_up(len(group.series))
             when = np.diff(group.blocks[start:]) > 0
             alike.setdefault((group.track, when.tobytes()), []).append(group)

@@ -742,6 +742,38 @@ class Queries(abc.ABC):
         self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
         return answer.over(self.with_missing(answer.rows, full_id))
 
+    def diagnose(
+        self,
+        session: str | None = None,
+        *,
+        events_max: int | None = None,
+        within_s: float | None = None,
+    ) -> Answer:
+        """What all insights find, at most eight findings: failures first, then by bytes that the peak loses.
+
+        Args:
+            session: see :meth:`session_id`.
+            events_max: a device with more is not replayed; None: 2 million.
+            within_s: no further insight is asked after so many seconds; None: all are.
+
+        Returns:
+            An answer whose rows are the findings; columns: ``insights.diagnose.SCHEMA``. Its notes and
+            ``figures["cannot_tell"]`` name the insights that cannot tell, with their reasons.
+        """
+        from rankmem_aggregator.insights.diagnose import SCHEMA, diagnose_of
+        from rankmem_aggregator.insights.reading import EVENTS_MAX
+
+        full_id = self.session_id(session)
+        known = is_complete(self.with_missing(SCHEMA.empty_table(), full_id))
+        answer = diagnose_of(
+            self._ask,
+            full_id,
+            is_complete=known,
+            events_max=EVENTS_MAX if events_max is None else events_max,
+            within_s=within_s,
+        )
+        return answer.over(self.with_missing(answer.rows, full_id))
+
     def allocator_trace(
         self,
         rank: int,

@@ -149,9 +149,12 @@ def _base(job: Job) -> dict[str, str]:
     return {"RANKMEM_SHIP_DRAIN_S": f"{job.drain_s:g}"} | dict(os.environ) | job.environment
 
 
-def report_summary(destination: Destination, session_id: str, is_delivered: bool) -> None:
-    """Prints the summary at the end of ``rankmem run``."""
+def report_summary(
+    destination: Destination, session_id: str, is_delivered: bool, *, finds: bool = True
+) -> None:
+    """Prints the summary at the end of ``rankmem run``; ``finds``: with the first finding of all insights."""
     from rankmem_aggregator.query.open import open_queries
+    from rankmem_cli.run.first_finding import finding_line
     from rankmem_cli.show.summary import print_summary
 
     with open_queries(destination.address, destination.credentials) as queries:
@@ -174,6 +177,8 @@ def report_summary(destination: Destination, session_id: str, is_delivered: bool
         )
         if line is not None:
             note(line)
+        if finds:
+            note(finding_line(queries, session_id, destination.shown))
 
 
 def report_nothing(destination: Destination, session_id: str, is_delivered: bool) -> None:

@@ -479,6 +479,18 @@ def _times(times: float) -> str:
     return f"{times:g}x"
 
 
+def diagnose() -> list[Column]:
+    """Columns of ``rankmem diagnose``."""
+    return [
+        text("finding", "kind", importance=0),
+        number("rank", "rank", importance=6),
+        size("saves", "bytes", importance=9),
+        size("peak then", "peak_after", importance=8),
+        text("certainty", "certainty", importance=7),
+        text("more", "verb", importance=5),
+    ]
+
+
 def why_oom() -> list[Column]:
     """Columns of ``rankmem oom --why``."""
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -67,6 +68,13 @@ OfDetail = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no summary at the end.")]
+Finds = Annotated[
+    bool,
+    typer.Option(
+        "--diagnose/--no-diagnose",
+        help="End the summary with the first finding of `rankmem diagnose`, looked for within 5 seconds.",
+    ),
+]
 Command = Annotated[
     list[str], typer.Argument(metavar="COMMAND", help="The training command, as you would start it.")
 ]
@@ -86,6 +94,7 @@ def run(
     drain_s: DrainS = None,
     detail: OfDetail = None,
     quiet: Quiet = False,
+    finds: Finds = True,
 ) -> None:
     """Record a training run.
 
@@ -104,4 +113,5 @@ def run(
         drain_s=DRAIN_S_DEFAULT if drain_s is None else drain_s,
         environment={} if detail is None else {"RANKMEM_DETAIL": detail.value},
     )
-    raise typer.Exit(run_job(job, report_nothing if quiet else report_summary))
+    report = report_nothing if quiet else functools.partial(report_summary, finds=finds)
+    raise typer.Exit(run_job(job, report))

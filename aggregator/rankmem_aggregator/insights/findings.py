@@ -1,0 +1,313 @@
+"""What each insight finds, in one shape: the bytes that the recomputed peak loses, and what to do.
+
+Stage: query, in the reader's process. In: a way to ask named queries. Out: :class:`Found`, one for each entry
+of :data:`FINDERS`. A further insight is a function here and a line there. Bytes are those by which the peak
+falls when it is computed again without what was found; where nothing can be computed again there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from rankmem_aggregator.insights.answer import Answer, Ask, Certainty
+from rankmem_aggregator.insights.fragmentation import fragmentation_of
+from rankmem_aggregator.insights.imbalance import imbalance_of
+from rankmem_aggregator.insights.leak_text import place as place_text
+from rankmem_aggregator.insights.leaks import groups_of, leaks_of, matters
+from rankmem_aggregator.insights.ledger import FINDING_SHARE, ledger_of
+from rankmem_aggregator.insights.ledger_text import finding as part_found
+from rankmem_aggregator.insights.oom import oom_of
+from rankmem_aggregator.quantity_text import bytes_text, counted
+from rankmem_protos.devices import by_weight
+
+Row = dict[str, Any]
+WARM_UP_STEPS: Final = 2
+"""Steps at the begin in which buffers and states are made."""
+STEPS_LEAST: Final = 3
+"""Steps that must follow these."""
+EARLY_SHARE: Final = 1.03
+"""A peak before the steady steps is a finding from so much above them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of every insight."""
+
+    ask: Ask
+    session_id: str
+    events_max: int
+    """A device with more is not replayed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was found."""
+
+    kind: str
+    rank: int | None
+    bytes: int | None
+    """By which the peak falls without it; None where that was not computed."""
+    peak_after: int | None
+    """The peak then."""
+    certainty: Certainty
+    evidence: str
+    """SQL that shows it."""
+    remedy: str
+    sentence: str
+    verb: str
+    """The command that has the whole answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one insight has to say."""
+
+    findings: tuple[Finding, ...] = ()
+    cannot_tell: str | None = None
+    """Why it can tell nothing, or not all."""
+
+
+Finder = Callable[[Question], Found]
+
+
+def failures(question: Question) -> Found:
+    """The first allocation that failed."""
+    answer = oom_of(question.ask, question.session_id, events_max=question.events_max)
+    if answer.verdict == "fine":
+        return Found()
+    figures, rows = answer.figures, answer.rows.to_pylist()
+    is_told = answer.verdict == "finding"
+    best = next((row for row in rows if row["runs"]), None) if figures.get("remedy") is not None else None
+    current = next((row for row in rows if row["is_current"]), None)
+    saved = current["needed_bytes"] - best["needed_bytes"] if best and current else None
+    evidence = _sql(
+        "SELECT rank, time_utc, size_bytes, device_free_bytes, reserved_bytes, unused_bytes, "
+        "largest_free_bytes FROM oom_overview WHERE session_id = {session} ORDER BY time_ns",
+        question,
+    )
+    finding = Finding(
+        kind="oom",
+        rank=figures["rank"],
+        bytes=saved,
+        peak_after=best["needed_bytes"] if best else None,
+        certainty=(answer.certainty or "suspected") if is_told else "suspected",
+        evidence=evidence,
+        remedy=answer.next_commands[0] if answer.next_commands else "rankmem oom --by line",
+        sentence=answer.sentence,
+        verb="rankmem oom --why",
+    )
+    return Found(findings=(finding,), cannot_tell=None if is_told else answer.sentence)
+
+
+def early_peak(question: Question) -> Found:
+    """A peak that came before the steady steps: while the model was made or loaded, or in the first steps."""
+    peaks = question.ask("peak", session=question.session_id, rank=None, attempt=None).to_pylist()
+    own = [row for row in peaks if row["is_rank_peak"]]
+    if not own:
+        return Found(cannot_tell="no allocator events were recorded")
+    top = min(own, key=lambda row: by_weight(row["device_type"], row["peak_requested_bytes"]))
+    place = tuple(top[name] for name in ("attempt", "rank", "device"))
+    steps = question.ask("steps", session=question.session_id, rank=top["rank"]).to_pylist()
+    steps = [row for row in steps if tuple(row[name] for name in ("attempt", "rank", "device")) == place]
+    steps.sort(key=lambda row: row["ended_ns"])
+    if len(steps) < WARM_UP_STEPS + STEPS_LEAST:
+        few = counted(len(steps), "step")
+        return Found(
+            cannot_tell=f"{few} of rank {top['rank']} recorded: which of them are steady is not known"
+        )
+    steady = max(row["peak_bytes"] for row in steps[WARM_UP_STEPS:])
+    whole, began = top["peak_requested_bytes"], steps[WARM_UP_STEPS - 1]["ended_ns"]
+    if whole < steady * EARLY_SHARE or top["peak_time_ns"] > began:
+        return Found()
+    sentence = (
+        f"rank {top['rank']}, {top['device']}: the peak of {bytes_text(whole)} comes before the steady "
+        f"steps, which need {bytes_text(steady)}"
+    )
+    finding = Finding(
+        kind="early_peak",
+        rank=top["rank"],
+        bytes=whole - steady,
+        peak_after=steady,
+        certainty="exact",
+        evidence=_sql(
+            "SELECT step, device, peak_bytes FROM step_total({session}, of_rank := {rank}) "
+            "ORDER BY device, step",
+            question,
+            rank=top["rank"],
+        ),
+        remedy="free what loading or the first steps alone need before the next step",
+        sentence=sentence,
+        verb=f"rankmem live --rank {top['rank']}",
+    )
+    return Found(findings=(finding,))
+
+
+def fragmentation(question: Question) -> Found:
+    """A setting of the allocator that saves much."""
+    answer = fragmentation_of(question.ask, question.session_id, rank=None, events_max=question.events_max)
+    if answer.verdict != "finding":
+        return _nothing(answer)
+    best = max(answer.rows.to_pylist(), key=lambda row: row["saved_bytes"])
+    rank = answer.figures["rank"]
+    finding = Finding(
+        kind="fragmentation",
+        rank=rank,
+        bytes=best["saved_bytes"],
+        peak_after=best["needed_bytes"],
+        certainty=answer.certainty or "suspected",
+        evidence=_sql(
+            "SELECT attempt, rank, device, peak_allocated_bytes, peak_reserved_bytes FROM peak_by_rank "
+            "WHERE session_id = {session} AND rank = {rank} ORDER BY attempt, device",
+            question,
+            rank=rank,
+        ),
+        remedy=answer.next_commands[0],
+        sentence=answer.sentence,
+        verb=f"rankmem fragmentation --rank {rank}",
+    )
+    return Found(findings=(finding,))
+
+
+def leaks(question: Question) -> Found:
+    """The rank whose lines leak fastest; its peak is computed again without what they have added."""
+    answer = leaks_of(question.ask, question.session_id)
+    if answer.verdict != "finding":
+        return _nothing(answer)
+    top = answer.rows.to_pylist()[0]
+    place = (top["attempt"], top["rank"], top["device"])
+    before, after = _peak_without_leaks(question, place)
+    others = sum(row["verdict"] in ("leaks", "grows") for row in answer.rows.to_pylist()) - 1
+    more = f", and {counted(others, 'more place')}" if others else ""
+    finding = Finding(
+        kind="leak",
+        rank=top["rank"],
+        bytes=before - after,
+        peak_after=after,
+        certainty=answer.certainty or "suspected",
+        evidence=_sql(
+            "SELECT step, device, end_bytes, end_growth_bytes FROM step_total({session}, of_rank := {rank}) "
+            "ORDER BY device, step",
+            question,
+            rank=top["rank"],
+        ),
+        remedy=f"let go of what {place_text(top)} keeps{more}",
+        sentence=answer.sentence,
+        verb=f"rankmem leaks --rank {top['rank']}",
+    )
+    return Found(findings=(finding,))
+
+
+def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tuple[int, int]:
+    """The peak of a device of a rank, and what it would be without what its leaking lines had added.
+
+    Each step's peak falls by what they had added up to the step before, which was alive throughout.
+    """
+    of_rank = {"session": question.session_id, "rank": place[1]}
+    tracks = question.ask("step_tracks", **of_rank).to_pylist()
+    numbers = next(row["steps"] for row in tracks if (row["attempt"], row["rank"]) == place[:2])
+    changes = question.ask("held_after_steps", **of_rank)
+    added = [0] * (len(numbers) + 1)
+    for group in groups_of(changes, {place[:2]: numbers}):
+        if group.track == place and matters(group):
+            level = int(group.series[max(group.trend.first - 1, 0)])
+            for index, held in enumerate(group.series.tolist()):
+                added[index + 1] += max(int(held) - level, 0)
+    peaks = question.ask("peak", **of_rank, attempt=place[0]).to_pylist()
+    whole = max(row["peak_requested_bytes"] for row in peaks if row["device"] == place[2])
+    steps = question.ask("steps", **of_rank).to_pylist()
+    own = {
+        row["step"]: row["peak_bytes"]
+        for row in steps
+        if (row["attempt"], row["rank"], row["device"]) == place
+    }
+    inside = [(own[number], own[number] - added[at]) for at, number in enumerate(numbers) if number in own]
+    highest = max((peak for peak, _ in inside), default=0)
+    after = max((peak for _, peak in inside), default=whole)
+    return whole, after if highest == whole else whole
+
+
+def imbalance(question: Question) -> Found:
+    """The ranks that stand out; the highest peak is looked for again without what they hold beyond peers."""
+    answer = imbalance_of(question.ask, question.session_id)
+    if answer.verdict != "finding":
+        return _nothing(answer)
+    rows = [row for row in answer.rows.to_pylist() if row["num_ranks"] == 1]
+    beyond = {row["rank"]: max(row["beyond_bytes"], 0) for row in rows}
+    totals = {row["rank"]: row["bytes"] for row in rows}
+    peaks = question.ask("peak", session=question.session_id, rank=None, attempt=None).to_pylist()
+    for row in peaks:
+        if row["is_rank_peak"] and row["device_type"] == answer.figures["device_type"]:
+            totals[row["rank"]] = max(totals.get(row["rank"], 0), row["peak_requested_bytes"])
+    highest = max(totals.values())
+    after = max(held - beyond.get(rank, 0) for rank, held in totals.items())
+    top = answer.rows.to_pylist()[0]["rank"]
+    finding = Finding(
+        kind="imbalance",
+        rank=top,
+        bytes=highest - after,
+        peak_after=after,
+        certainty="suspected",
+        evidence=_sql(
+            "SELECT rank, device, peak_requested_bytes FROM peak_by_rank WHERE session_id = {session} "
+            "AND is_rank_peak ORDER BY peak_requested_bytes DESC, rank, device",
+            question,
+        ),
+        remedy=answer.next_commands[-1] if answer.next_commands else "rankmem imbalance --by line",
+        sentence=answer.sentence,
+        verb="rankmem imbalance",
+    )
+    return Found(findings=(finding,))
+
+
+def beyond_pytorch(question: Question) -> Found:
+    """Other processes, or bytes that nothing explains, on the fullest device."""
+    answer = ledger_of(question.ask, question.session_id)
+    if answer.verdict != "finding":
+        return _nothing(answer)
+    figures = answer.figures
+    is_foreign = part_found(figures, FINDING_SHARE) == "other_processes"
+    others = figures["other_processes_bytes"] if is_foreign else None
+    remedy = "end the other processes on that device" if is_foreign else "rankmem peak --by component"
+    finding = Finding(
+        kind="other_processes" if is_foreign else "unexplained",
+        rank=figures["rank"],
+        bytes=others,
+        peak_after=None if others is None else figures["used_bytes"] - others,
+        certainty=answer.certainty or "suspected",
+        evidence=_sql(
+            "SELECT time_ns, app_reserved_bytes, known_bytes, app_bytes, device_used_bytes FROM app_curve "
+            "WHERE session_id = {session} AND rank = {rank} ORDER BY device, seq",
+            question,
+            rank=figures["rank"],
+        ),
+        remedy=remedy,
+        sentence=answer.sentence,
+        verb=f"rankmem ledger --rank {figures['rank']}",
+    )
+    return Found(findings=(finding,))
+
+
+FINDERS: Final[Mapping[str, Finder]] = MappingProxyType(
+    {
+        "oom": failures,
+        "early peak": early_peak,
+        "leaks": leaks,
+        "ledger": beyond_pytorch,
+        "imbalance": imbalance,
+        "fragmentation": fragmentation,
+    }
+)
+"""By the name of the insight, the quick ones first: where time is short, the last are left out."""
+
+
+def _nothing(answer: Answer) -> Found:
+    return Found(cannot_tell=answer.sentence if answer.verdict == "cannot tell" else None)
+
+
+def _sql(text: str, question: Question, **numbers: int) -> str:
+    """A statement for the user to run: the session's id as a literal."""
+    literal = "'" + str(question.session_id).replace("'", "''") + "'"
+    return text.format(session=literal, **numbers)

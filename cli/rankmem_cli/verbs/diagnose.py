@@ -1,0 +1,39 @@
+"""``rankmem diagnose``: all insights at once, ranked by what they would save."""
+
+from __future__ import annotations
+
+from rankmem_cli.args import options
+from rankmem_cli.show.insight import FailOn
+from rankmem_cli.show.render import Format
+
+
+def diagnose(
+    db: options.ReadDb = None,
+    lake: options.Lake = None,
+    engine: options.Engine = None,
+    aggregator: options.Aggregator = None,
+    tls_ca: options.TlsCa = None,
+    tls_cert: options.TlsCert = None,
+    tls_key: options.TlsKey = None,
+    token_file: options.TokenFile = None,
+    session: options.Session = None,
+    fail_on: FailOn = None,
+    output: options.Output = Format.TABLE,
+) -> None:
+    """Show what all insights find, by the bytes that the peak would lose.
+
+    Asks for failed allocations, an early peak, leaks, the ledger, imbalance and fragmentation, and shows at
+    most eight findings, each with the peak as it would be then, how certain that is, and its own command.
+    Insights that cannot tell are named with the reason. Exit code 2: none of them can tell.
+    """
+    from rankmem_cli.show import columns
+    from rankmem_cli.show.insight import tell
+
+    tell(
+        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        session,
+        lambda queries, facts: queries.diagnose(facts.session_id),
+        lambda answer: columns.diagnose(),
+        output=output,
+        fail_on=fail_on,
+    )

@@ -1,0 +1,229 @@
+"""All insights at once: their order, their evidence, what cannot tell, and the last line of a run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
+from insights_page import GPU, in_pieces, leaking, unequal
+from json_schema import faults
+from ledger_job import FOREIGN, GIB, MIB, shared_device
+from oom_job import too_small
+from rankmem_aggregator import connect
+from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.diagnose import FINDING_SCHEMA, OUT_OF_TIME, SCHEMA, diagnose_of
+from rankmem_aggregator.insights.findings import FINDERS, Finding, Found, Question
+from rankmem_aggregator.query.queries import Queries
+from rankmem_cli.main import app
+from rankmem_cli.run.first_finding import finding_line
+from rankmem_protos.errors import Code, RankmemError
+
+pytestmark = pytest.mark.slow
+
+Fill = Callable[[duckdb.DuckDBPyConnection], None]
+
+
+def opened(folder: Path, fill: Fill) -> Queries:
+    path = folder / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        fill(connection)
+    return connect(path)
+
+
+def rising(connection: duckdb.DuckDBPyConnection, *, lacks: bool = False) -> None:
+    """Loading takes 10 GiB at once, then six steps of 3 GiB."""
+    log = RankLog(ended=20 * SECOND_NS)
+    log.alloc("loaded", 10 * GIB, at=SECOND_NS, device=GPU, operator="aten::empty")
+    log.free("loaded", at=2 * SECOND_NS)
+    for step in range(6):
+        at = (3 + step) * SECOND_NS
+        log.alloc(f"a{step}", 3 * GIB, at=at, device=GPU, operator="aten::mm")
+        log.free(f"a{step}", at=at + 1)
+        log.step_ends(step, at=at + 2)
+    store_logs(connection, [log])
+    if lacks:
+        hole = {"session_id": log.session_id, "attempt": 0, "rank": 0, "sequence_first": 2, "why": "lost"}
+        store_rows(connection, "gap", [hole | {"sequence_last": 2, "records": 1}])
+
+
+@pytest.mark.parametrize(
+    ("fill", "kinds"),
+    [
+        (leaking, ["leak"]),
+        (unequal, ["imbalance"]),
+        (in_pieces, ["fragmentation"]),
+        (shared_device, ["other_processes"]),
+        (too_small, ["oom", "fragmentation", "unexplained"]),
+        (rising, ["early_peak"]),
+    ],
+)
+def test_each_job_shows_what_it_was_made_with_and_its_evidence(
+    fill: Fill, kinds: list[str], tmp_path: Path
+) -> None:
+    with opened(tmp_path, fill) as queries:
+        answer = queries.diagnose()
+        rows = answer.rows.to_pylist()
+        assert [row["kind"] for row in rows] == kinds
+        for row in rows:
+            assert queries.sql(row["evidence"]["sql"]).num_rows > 0
+    assert answer.verdict == "finding"
+    untold = answer.figures["cannot_tell"]
+    assert [note for note in answer.notes if note.startswith("cannot tell: ")] == [
+        f"cannot tell: {name}: {reason}" for name, reason in untold.items()
+    ]
+    assert any(note.startswith("the highest peak, ") for note in answer.notes)
+
+
+def test_a_peak_before_the_steady_steps_is_exact(tmp_path: Path) -> None:
+    with opened(tmp_path, rising) as queries:
+        (row,) = queries.diagnose().rows.to_pylist()
+    assert (row["bytes"], row["peak_after"], row["certainty"]) == (7 * GIB, 3 * GIB, "exact")
+
+
+def test_of_a_recording_that_lacks_events_nothing_is_more_than_suspected(tmp_path: Path) -> None:
+    with opened(tmp_path, lambda connection: rising(connection, lacks=True)) as queries:
+        answer = queries.diagnose()
+    assert answer.certainty == "suspected"
+    assert {row["certainty"] for row in answer.rows.to_pylist()} == {"suspected"}
+
+
+def test_the_peak_without_a_leak_is_computed_step_by_step(tmp_path: Path) -> None:
+    """The highest step is the last with 22 GiB: 68 steps had added 12 MiB each before it, less the first."""
+    with opened(tmp_path, leaking) as queries:
+        (row,) = queries.diagnose().rows.to_pylist()
+        peaks = queries.steps(rank=0)["peak_bytes"].to_pylist()
+    kept = [max(peak - 12 * MIB * max(step - 1, 0), 0) for step, peak in enumerate(peaks)]
+    assert row["bytes"] == max(peaks) - row["peak_after"]
+    assert abs(row["peak_after"] - max(kept)) <= 24 * MIB
+    assert row["bytes"] < 12 * MIB * 70, "not all that leaks was there at the peak"
+
+
+def test_what_other_processes_hold_is_what_the_device_would_lose(tmp_path: Path) -> None:
+    with opened(tmp_path, shared_device) as queries:
+        (row,) = queries.diagnose().rows.to_pylist()
+    assert row["bytes"] == FOREIGN
+
+
+def finding(kind: str, num_bytes: int | None, certainty: str) -> Finding:
+    after = None if num_bytes is None else 1
+    return Finding(
+        kind=kind, rank=0, bytes=num_bytes, peak_after=after, certainty=certainty,  # type: ignore[arg-type]
+        evidence="SELECT 1", remedy="", sentence=kind, verb="rankmem peak",
+    )  # fmt: skip
+
+
+def no_answer(name: str, **parameters: Any) -> pa.Table:
+    return pa.table({"is_rank_peak": pa.array([], pa.bool_())})
+
+
+def asked(*found: Found, **options: Any) -> Answer:
+    finders = {f"insight {number}": lambda question, each=each: each for number, each in enumerate(found)}
+    return diagnose_of(no_answer, "S", finders=finders, **options)
+
+
+def test_failures_come_first_then_bytes_then_certainty_and_eight_are_shown() -> None:
+    few = [finding("a", 5, "suspected"), finding("b", 5, "exact"), finding("oom", None, "suspected")]
+    many = [finding(f"z{number}", None, "exact") for number in range(8)]
+    answer = asked(Found(findings=(*many, *few)), Found(findings=(finding("c", 6, "suspected"),)))
+    kinds = answer.rows["kind"].to_pylist()
+    assert kinds == ["oom", "c", "b", "a", "z0", "z1", "z2", "z3"]
+    assert answer.figures["num_findings"] == 12
+    assert "and 4 more" in answer.notes
+    assert answer.certainty == "exact"
+
+
+def test_what_cannot_tell_is_named_and_if_none_can_the_exit_code_is_2() -> None:
+    some = asked(Found(), Found(cannot_tell="no steps"))
+    assert (some.verdict, some.exit_code()) == ("fine", 0)
+    assert "cannot tell: insight 1: no steps" in some.notes
+    none = asked(Found(cannot_tell="no steps"), Found(cannot_tell="no segments"))
+    assert (none.verdict, none.exit_code()) == ("cannot tell", 2)
+    assert "insight 0: no steps; insight 1: no segments" in none.sentence
+
+
+def test_an_insight_that_fails_is_named_and_the_connection_is_not_one() -> None:
+    def fails(code: Code) -> Callable[[Question], Found]:
+        def find(question: Question) -> Found:
+            raise RankmemError(code, "it is too large", "ask for less")
+
+        return find
+
+    answer = diagnose_of(no_answer, "S", finders={"large": fails(Code.EXHAUSTED), "fine": lambda q: Found()})
+    assert answer.figures["cannot_tell"] == {"large": "it is too large; ask for less"}
+    with pytest.raises(RankmemError):
+        diagnose_of(no_answer, "S", finders={"gone": fails(Code.UNAVAILABLE)})
+
+
+def test_without_time_what_is_left_out_is_named() -> None:
+    answer = asked(Found(), within_s=0.0)
+    assert answer.figures["cannot_tell"] == {"insight 0": OUT_OF_TIME}
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [(None, 0), ("predicted", 1)])
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code: int, output: str) -> None:
+    opened(tmp_path, in_pieces).close()
+    arguments = ["diagnose", "--db", str(tmp_path / "job.duckdb"), "--format", output]
+    done = CliRunner().invoke(app, arguments + (["--fail-on", fail_on] if fail_on else []))
+    assert done.exit_code == code, done.output
+    if output == "json":
+        document = json.loads(done.stdout)
+        assert faults(JSON_SCHEMA, document) == []
+        for row in document["rows"]:
+            assert faults(FINDING_SCHEMA, row) == []
+            assert list(row) == SCHEMA.names
+    elif output == "csv":
+        assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)
+    else:
+        assert "1. saves 146.00 MiB" in done.stdout
+        assert "next: rankmem fragmentation --rank 0" in done.stdout
+
+
+def test_a_run_ends_with_the_first_finding_in_one_line(tmp_path: Path) -> None:
+    with opened(tmp_path, leaking) as queries:
+        line = finding_line(queries, queries.session_id(), "--db x", within_s=600.0)
+        assert queries.ranks().num_rows == 1, "later questions are allowed"
+    assert line.startswith("finding (predicted): model.py:41 aten::linear leaks by 6.00 MiB a step on rank 0")
+    assert line.endswith(": rankmem diagnose --db x")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("within_s", "line", "calls"),
+    [
+        (0.01, "no finding within 0.01 s", ["interrupt", "allow"]),
+        (600.0, "no finding, the insights were not asked to the end (gone)", ["allow"]),
+    ],
+)
+def test_a_run_that_finds_nothing_in_time_says_so_and_does_not_fail(
+    within_s: float, line: str, calls: list[str]
+) -> None:
+    called: list[str] = []
+    interrupted = threading.Event()
+
+    def diagnose(session: str, **options: Any) -> Answer:
+        if within_s < 1:
+            assert interrupted.wait(60)
+        raise RankmemError(Code.UNAVAILABLE, "gone", "")
+
+    def interrupt() -> None:
+        called.append("interrupt")
+        interrupted.set()
+
+    fake = SimpleNamespace(diagnose=diagnose, interrupt=interrupt, allow=lambda: called.append("allow"))
+    assert finding_line(fake, "S", "--db x", within_s=within_s) == f"{line}: rankmem diagnose --db x"  # type: ignore[arg-type]
+    assert called == calls
+
+
+def test_every_insight_of_the_registry_is_asked() -> None:
+    assert list(FINDERS) == ["oom", "early peak", "leaks", "ledger", "imbalance", "fragmentation"]
