@@ -37,7 +37,7 @@ from rankmem_aggregator.lake.batch_files import Prepared, check_writable, guard_
 from rankmem_aggregator.lake.commits import Commits
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes, lane
-from rankmem_aggregator.lake.late_details import detail_lane, stored_firsts
+from rankmem_aggregator.lake.late_details import LateDetails, detail_lane
 from rankmem_aggregator.lake.layout import WHOLE, DataFile, folder_of
 from rankmem_aggregator.lake.moves import MovedElsewhereError
 from rankmem_aggregator.lake.tail import LiveTail
@@ -84,7 +84,7 @@ class LakeWriter(BatchWriter):
         self._repeated: list[Submission] = []  # their rows are pending
         self._due_s = float("inf")
         self._known_stacks: set[int] = set()
-        self._files, self._details = files, StoredDetails()
+        self._late, self._details = LateDetails(files, lanes), StoredDetails()
 
     @property
     def takes_details(self) -> bool:
@@ -178,7 +178,7 @@ class LakeWriter(BatchWriter):
             return self.progress.judge(batch)
         spool = batch.spool
         if not self._details.knows(spool.spool_id):
-            firsts = stored_firsts(self._files, self._lanes, spool.session_id, spool.spool_id)
+            firsts = self._late.firsts(spool.session_id, spool.spool_id)
             self._details.learn(spool.spool_id, firsts)
         return self._details.judge(batch, self.progress.reached(spool))
 
