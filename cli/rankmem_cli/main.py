@@ -20,6 +20,7 @@ from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.doctor import doctor
 from rankmem_cli.verbs.export import export
 from rankmem_cli.verbs.fetch import fetch
+from rankmem_cli.verbs.fit import fit
 from rankmem_cli.verbs.fragmentation import fragmentation
 from rankmem_cli.verbs.hosts import hosts
 from rankmem_cli.verbs.imbalance import imbalance
@@ -27,6 +28,7 @@ from rankmem_cli.verbs.import_ import import_
 from rankmem_cli.verbs.job_peak import job_peak
 from rankmem_cli.verbs.lake import lake
 from rankmem_cli.verbs.leaks import leaks
+from rankmem_cli.verbs.ledger import ledger
 from rankmem_cli.verbs.live import live
 from rankmem_cli.verbs.modules import modules
 from rankmem_cli.verbs.oom import oom
@@ -45,6 +47,7 @@ from rankmem_cli.verbs.steps import steps
 from rankmem_cli.verbs.timeline import timeline
 from rankmem_cli.verbs.top import top
 from rankmem_cli.verbs.weights import weights
+from rankmem_cli.verbs.whatif import whatif
 
 VERBS: tuple[Callable[..., None], ...] = (
     demo,
@@ -66,6 +69,9 @@ VERBS: tuple[Callable[..., None], ...] = (
     leaks,
     imbalance,
     fragmentation,
+    ledger,
+    fit,
+    whatif,
     oom,
     sql,
     export,

@@ -385,13 +385,41 @@ MARKER: Final = Table(
 
 STEP: Final = Table(
     name="step",
-    doc="One training step, as seen through the optimizer's hooks or marked by the user.",
+    doc="One training step, as seen through the optimizer's hooks or marked by the user; in a process "
+    "without an optimizer, one call of the model.",
     columns=(
         *_OF_RANK,
         _int("step", "Number, from 0.", nullable=False),
         _time("ended_ns", "End of the optimizer's step; it starts where the one before ended."),
         _int("seq", "Position in the rank's log."),
-        _name("optimizer", "Class of the optimizer, or user where the user marked it."),
+        _name(
+            "optimizer",
+            "Class of the optimizer; user where the user marked it; model call where there is no optimizer.",
+        ),
+    ),
+)
+
+STEP_INPUT: Final = Table(
+    name="step_input",
+    doc="A tensor that a call of the model is given: the batch. The first 8 calls of a step with autograd "
+    "and the first 8 without, 16 tensors of each; not of calls that are traced.",
+    columns=(
+        *_OF_RANK,
+        _int("step", "Number of the step, from 0.", nullable=False),
+        _int("seq", "Position in the rank's log; the same for all tensors of a call.", nullable=False),
+        _time("time_ns", "When the call's first operator began.", nullable=False),
+        _name("module", "Path of the module that was called: the model."),
+        _flag("with_grad", "True if autograd was recording; validation runs without.", nullable=False),
+        _name("argument", "Place or name of the argument, such as 0, input_ids or batch.mask."),
+        _name("dtype", "Element type, such as int64."),
+        _name("shape", "Shape, such as [8, 1024]."),
+        _bytes("size_bytes", "Elements times the size of one; a view may share them."),
+        _bytes("call_bytes", "Of all tensors of the call.", nullable=False),
+        _small(
+            "num_left_out",
+            "Tensors of the call without a row; a row without an argument stands for a call without others.",
+            nullable=False,
+        ),
     ),
 )
 
@@ -698,8 +726,8 @@ TABLES: Final[dict[str, Table]] = {
     for table in (
         SESSION, HOST_INFO, RANK_INFO, DEVICE_INFO, MEMORY_EVENT, ALLOCATION_RECORD, ALLOCATION_END,
         ALLOCATION_USE,
-        OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP, SELF_COST,
-        MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
+        OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_INPUT, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP,
+        SELF_COST, MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
         COMPONENT_SAMPLE, STATIC_BLOCK, OLDER_SEGMENT, AVAILABILITY,
     )
 }  # fmt: skip

@@ -9,14 +9,20 @@ from __future__ import annotations
 import sys
 
 import harness
+import insights_fit
 import insights_fragmentation
 import insights_imbalance
 import insights_leaks
+import insights_oom
+import insights_whatif
 
 PARTS = {
     "fragmentation": insights_fragmentation.measure,
+    "fit": insights_fit.measure,
+    "whatif": insights_whatif.measure,
     "leaks": insights_leaks.measure,
     "imbalance": insights_imbalance.measure,
+    "oom": insights_oom.measure,
 }
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rankmem_aggregator.config import AggregatorConfig
+
 ROOT = Path(__file__).parents[2]
 HELP = (ROOT / "tests/unit/golden/cli_help.txt").read_text(encoding="utf-8")
 FILES = sorted(
@@ -36,7 +38,7 @@ def test_verbs_and_options_exist(path: Path) -> None:
         assert set(re.findall(r"--[a-z][a-z-]+", said)) <= options_of(verb), (verb, said)
 
 
-@pytest.mark.parametrize("name", ["kubernetes.yaml", "slurm-multi-node.sbatch"])
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-lake.yaml", "slurm-multi-node.sbatch"])
 def test_several_hosts_talk_with_tls_and_tokens(name: str) -> None:
     text = (ROOT / "deploy" / name).read_text(encoding="utf-8")
     assert "--insecure" not in text
@@ -68,3 +70,51 @@ def test_documents_parse(path: Path) -> None:
 def test_scripts_parse(path: Path) -> None:
     done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CREDENTIAL = re.compile(r"AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_credentials_of_a_store_are_in_no_file(path: Path) -> None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if CREDENTIAL.search(line):
+            assert line.startswith("#"), line
+            assert not re.search(rf"{CREDENTIAL.pattern}=(?!\.\.\.|…)", line), line
+    assert not re.search(r"s3://[^\s\"]*@", path.read_text(encoding="utf-8"))
+
+
+def test_the_aggregators_of_a_lake_are_several_and_keep_nothing() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML comes with ray: pip install 'rankmem[ray]'")
+    documents = yaml.safe_load_all((ROOT / "deploy/kubernetes-lake.yaml").read_text(encoding="utf-8"))
+    by_kind = {document["kind"]: document["spec"] for document in documents}
+    deployment, service = by_kind["Deployment"], by_kind["Service"]
+    assert deployment["replicas"] > 1
+    labels = deployment["template"]["metadata"]["labels"]
+    assert service["selector"] == deployment["selector"]["matchLabels"] == labels
+    pod = deployment["template"]["spec"]
+    assert all(set(volume) <= {"name", "secret", "emptyDir"} for volume in pod["volumes"])
+    (container,) = pod["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "rankmem-lake"}}]
+    cron = yaml.safe_load((ROOT / "deploy/lake-cronjob.yaml").read_text(encoding="utf-8"))
+    (keeper,) = cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert keeper["envFrom"] == container["envFrom"]
+    lake = next(entry["value"] for entry in keeper["env"] if entry["name"] == "RANKMEM_LAKE")
+    assert container["command"][:4] == ["rankmem", "serve", "--lake", lake]
+    given = dict(zip(container["command"][2::2], container["command"][3::2], strict=True))
+    assert AggregatorConfig.from_environment(lake=given["--lake"]).lake == lake
+
+
+def test_the_unit_of_a_lakes_aggregator_serves_the_lake_of_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (ROOT / "deploy/rankmem-serve-lake@.service").read_text(encoding="utf-8")
+    name, value = next(
+        line.removeprefix("Environment=").split("=", 1)
+        for line in text.splitlines()
+        if line.startswith("Environment=")
+    )
+    monkeypatch.delenv("RANKMEM_DB", raising=False)
+    monkeypatch.setenv(name, value)
+    assert AggregatorConfig.from_environment().lake == value
+    assert "EnvironmentFile=-/etc/rankmem/lake.env" in text

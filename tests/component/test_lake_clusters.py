@@ -15,12 +15,10 @@ import pytest
 
 from constructed import BASE_NS, SECOND_NS
 from lake_answers import DeadlyTask, OnceDeadlyTask, check_views, whole_of
-from lake_sessions import RESTARTED, STEADY, lake_sessions, named_questions
-from rankmem_aggregator import connect
+from lake_sessions import RESTARTED, STEADY, named_questions
 from rankmem_aggregator.lake import on_spark, worker
 from rankmem_aggregator.lake.engine import Engine, portable_answer
 from rankmem_aggregator.lake.engines import open_engine
-from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.scattered import ScatteredQueries
 from rankmem_aggregator.query.queries import Queries
@@ -28,7 +26,6 @@ from rankmem_protos.errors import Code, RankmemError
 from ray_cluster import START_S, ray_cluster, reason_to_skip, wait_for_workers
 
 AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
-PART_ROWS = 60
 NO_RAY = reason_to_skip()
 NO_SPARK = (
     None
@@ -38,24 +35,6 @@ NO_SPARK = (
 needs_ray = pytest.mark.skipif(NO_RAY is not None, reason=str(NO_RAY))
 needs_spark = pytest.mark.skipif(NO_SPARK is not None, reason=str(NO_SPARK))
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return lake_sessions(tmp_path_factory.mktemp("lake") / "sessions.duckdb")
-
-
-@pytest.fixture(scope="module")
-def lake(database: Path) -> str:
-    folder = str(database.parent / "lake")
-    import_database(database, folder, part_rows=PART_ROWS)
-    return f"lake:{folder}"
-
-
-@pytest.fixture(scope="module")
-def file(database: Path) -> Iterator[Queries]:
-    with connect(database) as queries:
-        yield queries
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs
 from lake_answers import DeadlyTask, check_views, whole_of
-from lake_sessions import RESTARTED, STEADY, lake_sessions, named_questions, rows_of
+from lake_sessions import RESTARTED, STEADY, named_questions, rows_of
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake import peak
 from rankmem_aggregator.lake.import_ import import_database
@@ -32,26 +32,6 @@ from rankmem_protos.errors import Code, RankmemError
 from repetitions import examples
 
 AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
-PART_ROWS = 60
-"""A lake of many files: three groups of hosts, and segments of some seconds."""
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return lake_sessions(tmp_path_factory.mktemp("lake") / "sessions.duckdb")
-
-
-@pytest.fixture(scope="module")
-def lake(database: Path) -> str:
-    folder = str(database.parent / "lake")
-    import_database(database, folder, part_rows=PART_ROWS)
-    return f"lake:{folder}"
-
-
-@pytest.fixture(scope="module")
-def file(database: Path) -> Iterator[Queries]:
-    with connect(database) as queries:
-        yield queries
 
 
 @pytest.fixture(scope="module")

@@ -146,11 +146,12 @@ class RankLog:
         )
         return seq
 
-    def sample(self, app_reserved_bytes: int | None, *, at: int, device: str = "cpu") -> None:
-        """The process is seen from outside."""
+    def sample(self, app_reserved_bytes: int | None, *, at: int, device: str = "cpu", **columns: Any) -> None:
+        """The process is seen from outside. ``columns``: further ones of process_sample."""
         self.samples.append(
             self._of_device(device)
             | {"seq": self._seq, "time_ns": BASE_NS + at, "app_reserved_bytes": app_reserved_bytes}
+            | columns
         )
         self._seq += 1
 

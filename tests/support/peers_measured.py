@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from made_jobs import CATEGORIES, MadeJob, made_job
-from rankmem_aggregator.insights.peers import Bytes, Standing, inferred, median_peer, standing_of, with_pairs
+from rankmem_aggregator.insights.explaining import Bytes, inferred
+from rankmem_aggregator.insights.peers import Standing, median_peer, standing_of, with_pairs
 
 SKEW = 1.2
 """The naive rule: a rank that holds 20 % more than the median."""

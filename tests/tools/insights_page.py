@@ -19,7 +19,11 @@ from typer.testing import CliRunner
 
 from allocated_logs import fragmented
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
+from ledger_job import shared_device
+from oom_job import too_small
 from rankmem_cli.main import app
+from remedied_steps import remedied_steps
+from sized_steps import sized_steps
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "insights.md"
 SAMPLE: Final = re.compile(r"```text\n\$ rankmem (.*?)\n.*?```", re.DOTALL)
@@ -89,11 +93,34 @@ def in_pieces(connection: duckdb.DuckDBPyConnection) -> None:
     store_logs(connection, [fragmented().log])
 
 
+def two_sizes(connection: duckdb.DuckDBPyConnection) -> None:
+    """Steady steps at two batches, on a CPU."""
+    store_logs(connection, [sized_steps([8, 8, 8, 16, 16, 16])])
+
+
+def remediable(connection: duckdb.DuckDBPyConnection) -> None:
+    """Steps of four layers that keep more than they give on."""
+    log = remedied_steps()
+    store_logs(connection, [log])
+    whose = {"session_id": log.session_id, "attempt": 0, "rank": 0}
+    sizes = {f"layers.{layer}.weight": 2 * MIB for layer in range(4)} | {"head.weight": 3 * MIB}
+    weights = [whose | {"name": name, "size_bytes": size} for name, size in sizes.items()]
+    store_rows(connection, "weight", weights)
+
+
 JOBS: Final[dict[str, Callable[[duckdb.DuckDBPyConnection], None]]] = {
     "fragmentation": in_pieces,
     "leaks": leaking,
     "imbalance": unequal,
+    "ledger": shared_device,
+    "fit": two_sizes,
+    "oom": too_small,
+    "whatif": remediable,
 }
+ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}
+}
+"""Of the question as tests ask it, which is a finding."""
 
 
 @cache

@@ -62,6 +62,8 @@ class FakeQueries(Queries):
         name = NAMES.get(text, "")
         if name.startswith("incomplete"):
             return schema.empty_table()
+        if name in self.answers and set(self.answers[name].column_names) <= set(schema.names):
+            return pa.Table.from_pylist(self.answers[name].to_pylist(), schema)
         known = {"session_id": ID, "name": "job", "started_ns": START_NS} if "session" in name else {}
         return pa.Table.from_pylist([{f.name: known.get(f.name, a_value(f.type)) for f in schema}], schema)
 
@@ -135,7 +137,7 @@ def queries(empty: Queries, monkeypatch: pytest.MonkeyPatch) -> FakeQueries:
     fake = FakeQueries(empty)
 
     def connect(
-        target: str, credentials: Credentials, *, unsafe: bool = False, engine: str | None = None
+        target: str, credentials: Credentials, *, unsafe: bool = False, engine: object = None
     ) -> FakeQueries:
         fake.calls.append(("connect", target))
         fake.credentials = credentials

@@ -70,7 +70,7 @@ ASKED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-INSIGHTS = ("fragmentation", "leaks", "imbalance")
+INSIGHTS = ("fragmentation", "fit", "whatif", "ledger", "leaks", "imbalance", "why_oom")
 
 
 @pytest.mark.parametrize("name", INSIGHTS)

@@ -10,15 +10,8 @@ from numpy.typing import NDArray
 
 from made_jobs import MIB
 from peers_measured import measured
-from rankmem_aggregator.insights.peers import (
-    dense,
-    explained,
-    inferred,
-    median_peer,
-    medians,
-    standing_of,
-    with_pairs,
-)
+from rankmem_aggregator.insights.explaining import dense, explained, inferred, medians
+from rankmem_aggregator.insights.peers import median_peer, standing_of, with_pairs
 
 GIB = 1 << 30
 RANKS = np.arange(64)

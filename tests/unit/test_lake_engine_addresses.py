@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 
+from rankmem_aggregator.lake import engine as engine_module
 from rankmem_aggregator.lake import on_ray
 from rankmem_aggregator.lake.engines import open_engine
 from rankmem_cli.args.options import source
@@ -41,7 +42,7 @@ def test_a_ray_cluster_of_another_version_is_named_with_both_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(on_ray, "check_reachable", lambda *place: None)
+    monkeypatch.setattr(engine_module, "check_reachable", lambda *place: None)
     engine = on_ray.OnRay("ray://head:10001", "head", 10001)
     said = "Version mismatch: The cluster was started with:\n    Ray: 2.52.1\nThis process:\n    Ray: 2.60.0"
     refused = engine._refusal(RuntimeError(said))

@@ -178,7 +178,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, number: int, *, before: bool) -> 
         return commit
 
     monkeypatch.setattr(DeltaLog, "commit", counted(DeltaLog.commit))
-    monkeypatch.setattr(importing, "replace_progress", counted(importing.replace_progress))
+    for name in ("replace_progress", "commit_session"):
+        monkeypatch.setattr(importing, name, counted(getattr(importing, name)))
     return monkeypatch.undo
 
 

@@ -314,3 +314,21 @@ def test_reserved_bytes_are_never_below_zero_where_the_making_of_a_segment_is_mi
     log.add(Kind.EVENT, action=Action.SEGMENT_FREE, **CUDA, a=2 << 40, b=8 << 20)
     log.add(Kind.EVENT, action=Action.SEGMENT_ALLOC, **CUDA, a=3 << 40, b=2 << 20)
     assert [row["reserved_bytes"] for row in log.rows()["memory_event"]] == [1 << 20, 0, 2 << 20]
+
+
+def test_each_tensor_of_a_call_is_a_row_and_a_damaged_text_leaves_the_bytes(log: Log) -> None:
+    string = log.spool.string
+    tensors = [["0", "int64", [8, 16], 1024], ["mask", "bool", [], 1], ["odd"], ["x", "y", "z", -1]]
+    facts = string(json.dumps({"tensors": tensors}))
+    log.add(Kind.INPUT, action=1, a=3, b=1025, c=string("GPT"), e=facts)
+    log.add(Kind.INPUT, a=4, b=77, d=2, e=string('{"tensors": 5'))
+    known, mask, odd, alone = log.rows()["step_input"]
+    assert {**known, "seq": 0, "time_ns": 0, "session_id": ""} == {
+        "session_id": "", "attempt": 0, "rank": 0, "step": 3, "seq": 0, "time_ns": 0, "module": "GPT",
+        "with_grad": True, "argument": "0", "dtype": "int64", "shape": "[8, 16]", "size_bytes": 1024,
+        "call_bytes": 1025, "num_left_out": 0,
+    }  # fmt: skip
+    assert (mask["shape"], mask["size_bytes"]) == ("[]", 1)
+    assert (odd["shape"], odd["size_bytes"]) == ('"z"', None)
+    assert (alone["step"], alone["module"], alone["argument"], alone["call_bytes"]) == (4, None, None, 77)
+    assert (alone["with_grad"], alone["num_left_out"]) == (False, 2)

@@ -173,6 +173,19 @@ BYTES = [
         "0807060504030201 3200000000000000 3300000000000000 0000000000000000 "
         "3400000000000000 1100000000000000 2200000035000000 1431010200000000",
     ),
+    (
+        Kind.INPUT,
+        {
+            "step": 0x31,
+            "size_bytes": 0x32,
+            "module": 0x33,
+            "num_left_out": 0x34,
+            "facts": 0x35,
+            "with_grad": 0x1,
+        },
+        "0807060504030201 3100000000000000 3200000000000000 3300000000000000 "
+        "3400000000000000 1100000000000000 2200000035000000 1501010200000000",
+    ),
 ]
 """A record of each kind, without its mark: time_ns a b c, d call_id thread/e kind/action/device/mark, as the
 positional writers of format version 2 packed them."""

@@ -39,6 +39,17 @@ class ModuleReader(Protocol):
     def forget_module(self, identity: int) -> None:
         """The module with this identity is gone."""
 
+    def watch_calls(self, ask: Callable[[Any, Any, Any], int], name: int) -> None:
+        """Has ``ask`` (module, args, kwargs) called in each outermost call of a module; see
+        :mod:`~rankmem_agent.hooks.model_calls`.
+
+        Args:
+            name: string id of what ends the steps that its answers ask for.
+        """
+
+    def step_number(self) -> int:
+        """The number of the step that goes on, which ends of calls have moved."""
+
 
 def follow_unnamed(reader: ModuleReader | None) -> bool:
     """Has only that a module runs read from frames, for the forward phase: none gets a name."""
@@ -70,7 +81,21 @@ def follow(reader: ModuleReader, ask: Callable[..., None] | None) -> bool:
     return bool(Probe()(Probe(), []))
 
 
-def unseen_by_dynamo(ask: Callable[..., None]) -> Callable[..., None]:
+def watch(reader: ModuleReader, ask: Callable[[Any, Any, Any], int], name: int) -> bool:
+    """Has ``ask`` called in each outermost call of a module; False where its arguments cannot be found.
+
+    After :func:`follow`. Args: as :meth:`ModuleReader.watch_calls`.
+    """
+    from torch import nn
+
+    code = nn.Module._wrapped_call_impl.__code__
+    if code.co_varnames[:3] != ("self", "args", "kwargs") or code.co_cellvars or code.co_argcount != 1:
+        return False
+    reader.watch_calls(unseen_by_dynamo(ask), name)
+    return True
+
+
+def unseen_by_dynamo(ask: Callable[..., Any]) -> Callable[..., Any]:
     """``ask``, which Dynamo neither compiles nor looks into where it is called from a compiled function.
 
     Source: ``torch._C._dynamo.eval_frame`` (2.6 to 2.13), what ``torch._dynamo.disable`` uses, without that
@@ -83,10 +108,10 @@ def unseen_by_dynamo(ask: Callable[..., None]) -> Callable[..., None]:
     if set_eval_frame is None:
         return ask
 
-    def unseen(*modules: Any) -> None:
+    def unseen(*modules: Any) -> Any:
         callback = set_eval_frame(None)
         try:
-            ask(*modules)
+            return ask(*modules)
         finally:
             set_eval_frame(callback)
 

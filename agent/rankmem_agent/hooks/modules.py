@@ -24,16 +24,19 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_agent.hooks import tags
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.module_frames import ModuleReader, follow
+from rankmem_agent.hooks.module_frames import ModuleReader, follow, watch
 from rankmem_agent.hooks.module_names import ModuleNames, parameters, tree
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder, Removable
 from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import NO_PHASE, Kind, Phase
+
+if TYPE_CHECKING:
+    from rankmem_agent.hooks.model_calls import ModelCalls
 
 OUTSIDE: Final = 0
 """Stands for the module at the bottom of each thread's stack; no object has this identity."""
@@ -80,6 +83,8 @@ class Modules:
         self.names = ModuleNames(is_compiling, self._forget)
         self._off: list[bool] = []
         """Not empty: off."""
+        self._calls: list[ModelCalls] = []
+        """Who is told of outermost calls, where hooks see them; one at most."""
         self.before, self.after = self._hooks()
 
     def install(self) -> list[Removable]:
@@ -101,6 +106,28 @@ class Modules:
         hide_from_dynamo(torch_module, before_id=before.id, after_id=after.id)
         hide_from_export(sys.modules.get("torch.export"), torch_module, ids=(before.id, after.id))
         return [before, after]
+
+    def watch_calls(self, calls: ModelCalls, ended_by: int) -> None:
+        """Has each outermost call of a module told to ``calls``. After :meth:`install`.
+
+        Args:
+            ended_by: string id of what ends the steps that calls end.
+        """
+        if self._reader is None:
+            self._calls.append(calls)
+        else:
+            watch(self._reader, calls.entered, ended_by)
+
+    def path_id(self, module: Any) -> int:
+        """The string id of a module's path, which it gets if it has none; 0: it has no name."""
+        if id(module) not in self._paths:
+            self.name(module)
+        return self._paths.get(id(module), 0)
+
+    @property
+    def reader(self) -> ModuleReader | None:
+        """What reads modules from frames; None: hooks do."""
+        return self._reader
 
     def when_named(self, callback: Callable[[Any], None]) -> None:
         """Has ``callback(root)`` called when a tree was named, in the thread that calls into it first."""
@@ -142,7 +169,7 @@ class Modules:
         is_compiling, off, paths = self._is_compiling, self._off, self._paths
         first_sight, unwind, failed = self._first_sight, self._unwind, self._guard.failed
         set_phase, thread, enter_thread = self._recorder.set_phase, _Thread(), self._enter_thread
-        phase_outside = self._phase_outside
+        phase_outside, calls = self._phase_outside, self._calls
 
         def before(module: Any, args: Any) -> None:
             """The hook before a module's forward."""
@@ -163,6 +190,8 @@ class Modules:
                     path = first_sight(module, stack[-1])
                 if not stack[-1]:
                     set_phase(Phase.FORWARD)
+                    for each in calls:
+                        thread.answer = each.entered(module, args, None)
                 stack.append(key)
                 slot[0] = path
             except Exception as error:  # noqa: BLE001  the trainer's guard
@@ -184,6 +213,8 @@ class Modules:
                 slot[0] = paths.get(outer, 0)
                 if not outer:
                     set_phase(phase_outside())
+                    for each in calls:
+                        each.left(thread.answer)
             except Exception as error:  # noqa: BLE001  the trainer's guard
                 failed(error)
 
@@ -202,7 +233,7 @@ class Modules:
         self._recorder.set_phase(NO_PHASE)
 
     def _enter_thread(self, thread: _Thread) -> _Place:
-        thread.place = ([OUTSIDE], self._recorder.module_slot())
+        thread.place, thread.answer = ([OUTSIDE], self._recorder.module_slot()), 0
         return thread.place
 
     def _registered(self, parent: Any, name: str, child: Any) -> None:
@@ -298,6 +329,8 @@ class _Thread(threading.local):
     """
 
     place: _Place
+    answer: int
+    """To the outermost call that it is in; see ``hooks.model_calls``."""
 
 
 def hide_from_dynamo(torch_module: Any, *, before_id: int, after_id: int) -> None:

@@ -34,6 +34,8 @@ REPEATS_MAX: Final = 8
 """More than the usual ratio of critic to generator steps (5), few enough to notice that a run changed its
 optimizer."""
 ENDED_BY_USER: Final = "user"
+ENDED_BY_CALL: Final = "model call"
+"""In place of an optimizer's class: in a process without one, a step is a call of the model."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +68,7 @@ class Steps:
 
     def __init__(self, recorder: Recorder, ended: Callable[[], None] = lambda: None) -> None:
         self._recorder: Recorder | None = recorder
+        self._number_by_calls: Callable[[], int] | None = None
         self.ended = ended
         self._in_use: list[Optimizer] = []
         self._repeats = 0
@@ -78,6 +81,21 @@ class Steps:
         """The phase when the outermost module returns."""
         self.number = 0
         """The number of the step that is going on."""
+
+    def count_calls(self, number: Callable[[], int]) -> None:
+        """The tap, too, ends steps as calls of the model return; ``number`` is that of its present one."""
+        self._number_by_calls = number
+
+    @property
+    def others_end(self) -> bool:
+        """Whether optimizers or the user end the steps: no call of the model does then."""
+        return bool(self._in_use) or self._user_ends
+
+    def catch_up(self) -> int:
+        """The number of the step that goes on, those ended by calls of the model counted."""
+        if self._number_by_calls is not None and not self.others_end:
+            self.number = self._number_by_calls()
+        return self.number
 
     def begin(self, key: int, *, has_closure: bool) -> int:
         """An optimizer's ``step()`` begins; the phase from now on.
@@ -113,6 +131,7 @@ class Steps:
             return False
         is_new = not optimizer.is_in_use
         if is_new:
+            self.catch_up()
             optimizer.is_in_use = True
             self._in_use = [*self._in_use, optimizer]
         if is_new and len(self._in_use) > 1:
@@ -136,6 +155,7 @@ class Steps:
 
     def ended_by_user(self) -> None:
         """The user has ended a step."""
+        self.catch_up()
         self._user_ends, self._only = True, None
         if self._recorder is not None:
             self.record(self._recorder.intern(ENDED_BY_USER))

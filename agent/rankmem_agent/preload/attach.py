@@ -23,13 +23,14 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks import missing, module_frames, user_api
 from rankmem_agent.hooks.allocator_calls import AllocatorCalls
 from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.model_calls import ModelCalls, optimizer_seen
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
 from rankmem_agent.hooks.parallel import Parallel
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.sharding import Sharding
 from rankmem_agent.hooks.step_hooks import StepHooks
-from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.steps import ENDED_BY_CALL, Steps
 from rankmem_agent.hooks.tags import Tags
 from rankmem_agent.hooks.tracing import Tracing, tracing_of
 from rankmem_agent.hooks.weights import Weights
@@ -81,6 +82,7 @@ class Agent:
         self._deciding: Deciding | None = None
         self._recorder: Recorder | None = None
         self._hooks: list[Stoppable] = []
+        self._model_calls: ModelCalls | None = None
 
     def start(self, began_ns: int) -> None:
         """Opens a log, records into it, and has it shipped once this process is a rank.
@@ -146,6 +148,8 @@ class Agent:
                 always.callback(candidate.discard)
                 always.callback(self.stop)
                 always.callback(self._recording.finish)
+                if self._model_calls is not None:
+                    self._model_calls.finish()
                 deciding.end()
                 self._record_exit(candidate)
             if candidate.is_published:
@@ -233,8 +237,14 @@ class Agent:
         modules.when_named(tags.tree)
         sharding = Sharding(recorder, hidden, self._guard)
         modules.when_named(sharding.look)
-        self._hooks += [modules, weights, sharding]
+        calls = self._model_calls = ModelCalls(
+            recorder, tracing, self._guard, steps, modules.path_id, optimizer_seen()
+        )
+        self._hooks += [modules, weights, sharding, calls]
         modules.install()
+        modules.watch_calls(calls, recorder.intern(ENDED_BY_CALL))
+        if modules.reader is not None:
+            steps.count_calls(modules.reader.step_number)
         weights.install()
         if self._candidate is not None:
             self._candidate.ran_a_model = lambda: modules.has_run

@@ -116,6 +116,8 @@ class Kind(enum.IntEnum):
     OFF = 20
     """From here to the process's end something is not recorded. After one of EVENTS the blocks alive are
     followed no more."""
+    INPUT = 21
+    """What a call of the model is given, from its first operator on."""
 
 
 class Missing(enum.IntEnum):
@@ -321,7 +323,7 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
     Kind.MARKER_END: {"marker_id": Slot("a", Value.NUMBER)},
     Kind.STEP: {
         "step": Slot("a", Value.NUMBER),
-        "optimizer": Slot("e", Value.STRING_ID),  # its class, or "user"
+        "optimizer": Slot("e", Value.STRING_ID),  # its class, "user", or "model call"
     },
     Kind.CLOCK: {"realtime_ns": Slot("a", Value.CLOCK_NS)},
     Kind.COUNTERS: _COUNTERS,
@@ -373,6 +375,14 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "detail": Slot("b", Value.STRING_ID),  # gap.detail
         "stops_inference": Slot("d"),  # 1: what blocks mean is inferred no more
         "why": Slot("e", Value.STRING_ID),  # gap.why
+    },
+    Kind.INPUT: {
+        "with_grad": Slot("action"),  # 1 if autograd was recording (grad mode)
+        "step": Slot("a", Value.NUMBER),
+        "size_bytes": Slot("b", Value.BYTES),  # of all of its tensors
+        "module": Slot("c", Value.STRING_ID),  # its path
+        "num_left_out": Slot("d", Value.NUMBER),  # tensors that facts do not have
+        "facts": Slot("e", Value.STRING_ID),  # JSON {tensors: [[argument, dtype, shape, bytes], ...]}
     },
 }
 """The fields of each kind by name, beside those that any record may have: :data:`COMMON_FIELDS` and, where it

@@ -19,6 +19,7 @@
 
 #include "calls.h"
 #include "modules.h"
+#include "roots.h"
 #include "spool.h"
 #include "stacks.h"
 
@@ -227,8 +228,14 @@ inline void credit_sequence(Frame& frame, uint64_t now) noexcept {
 // Python frame, is in the module that they are in: a node costs one look and not three.
 inline ModuleHere where(ThreadState& thread) noexcept {
   if (!enabled(kModules)) return {};
-  const Frame* outer = thread.depth != 0 ? &thread.frames[thread.depth - 1] : nullptr;
-  return module_here(thread, outer != nullptr && outer->is_engine ? outer : nullptr);
+  if (thread.depth != 0) {
+    const Frame* outer = &thread.frames[thread.depth - 1];
+    return module_here(thread, outer->is_engine ? outer : nullptr);
+  }
+  // A module that is called within a function of autograd's (a checkpoint that runs again) is no outermost call.
+  const ModuleHere here = module_here(thread, nullptr);
+  follow_root(thread, here);
+  return here;
 }
 
 void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is_backward) {

@@ -55,6 +55,7 @@ struct ThreadState {
   bool gathering;        // in gather_stack or naming modules: what Python does there is not looked at again
   uint32_t vain;         // times in a row that Python was asked for a module's name and gave none
   uint64_t vain_ns;      // when it was asked so last
+  uint64_t root;         // the outermost call of a module that it is in, once that was asked about; 0: none
   LastSegment last_segment;
   ThreadCaches* caches;
   Frame frames[kFramesMax];

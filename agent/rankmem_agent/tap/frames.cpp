@@ -140,6 +140,10 @@ const PyObject* module_of_call(PythonFrame call) noexcept {
   return reinterpret_cast<const PyObject*>(pointer_at(call + layout.locals));
 }
 
+const PyObject* local_of_call(PythonFrame call, uint32_t place) noexcept {
+  return reinterpret_cast<const PyObject*>(pointer_at(call + layout.locals + place * sizeof(PyObject*)));
+}
+
 PythonFrame caller_of(PythonFrame frame) noexcept { return pointer_at(frame + layout.previous); }
 
 bool check_module_frames(const void* thread_state, const PyObject* call_code, const PyObject* const* modules,

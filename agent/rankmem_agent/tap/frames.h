@@ -41,6 +41,8 @@ PythonFrame nearest_module_call(PythonFrame frame) noexcept;
 // The module of such a call, and the next frame outside of it.
 const PyObject* module_of_call(PythonFrame call) noexcept;
 PythonFrame caller_of(PythonFrame frame) noexcept;
+// The local variable of such a call at this place, arguments first; borrowed.
+const PyObject* local_of_call(PythonFrame call, uint32_t place) noexcept;
 // Whether the nearest calls of modules on this thread are those of `modules`, nearest first, as `call_code` runs them.
 // Read through the kernel, like the layout's own check; from then on nearest_module_call works. Under the GIL.
 bool check_module_frames(const void* thread_state, const PyObject* call_code, const PyObject* const* modules,

@@ -15,7 +15,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rankmem_agent.spool.layout import Category, Kind
 from rankmem_agent.spool.records import slots_of
@@ -67,6 +67,8 @@ class Stat(enum.IntEnum):
     """1 if modules are read from Python frames, without hooks in them."""
     MODULES_ASKED = 13
     """Times that a call met a module without a name."""
+    STEP = 14
+    """The number of the step that goes on."""
     CPU_SEES = 20
     """Bits of :class:`CpuSees`."""
     HAS_BLOCKS = 21
@@ -105,6 +107,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_follow_modules": (_INT, (*[ctypes.py_object] * 2, _INT, ctypes.c_void_p, _U32)),
     "rkm_name_module": (None, (ctypes.c_void_p, _U32, _INT)),
     "rkm_forget_module": (None, (ctypes.c_void_p,)),
+    "rkm_watch_roots": (None, (ctypes.py_object, _U32)),
     "rkm_set_phase": (None, (_U8,)),
     "rkm_compare_phase": (None, (_U8,)),
     "rkm_set_step": (None, (_U64,)),
@@ -119,7 +122,7 @@ _RECORD_SLOTS: Final = ("action", "device_type", "device_index", "a", "b", "c", 
 # another Python thread in at every module's entry. What modules are called is written under the GIL.
 _QUICK: Final = (
     "rkm_set_module", "rkm_set_phase", "rkm_set_step",
-    "rkm_follow_modules", "rkm_name_module", "rkm_forget_module",
+    "rkm_follow_modules", "rkm_name_module", "rkm_forget_module", "rkm_watch_roots",
 )  # fmt: skip
 
 
@@ -166,6 +169,7 @@ class Tap:
         self._follow_modules = quick.rkm_follow_modules
         self._name_module = quick.rkm_name_module
         self._forget_module = quick.rkm_forget_module
+        self._watch_roots = quick.rkm_watch_roots
         self._record = slow.rkm_record
         self._intern = slow.rkm_intern
         self._tag = slow.rkm_tag
@@ -337,6 +341,19 @@ class Tap:
     def forget_module(self, identity: int) -> None:
         """The module with this identity is gone."""
         self._forget_module(identity)
+
+    def watch_calls(self, ask: Callable[[Any, Any, Any], int], name: int) -> None:
+        """Call ``ask`` (module, args, kwargs) in each outermost call of a module, from its first operator.
+
+        Args:
+            ask: its answer has the bits of ``hooks.model_calls``; it must not raise.
+            name: string id that the steps have which such calls end.
+        """
+        self._watch_roots(ask, name)
+
+    def step_number(self) -> int:
+        """The number of the step that goes on."""
+        return self.stat(Stat.STEP)
 
     def compare_phase(self, phase: int) -> None:
         """For a test, with ``What.COMPARE_MODULES``: the phase as hooks of modules have it."""

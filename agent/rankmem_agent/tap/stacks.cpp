@@ -49,7 +49,11 @@ namespace {
   F(void, PyErr_Fetch, (PyObject**, PyObject**, PyObject**))              \
   F(void, PyErr_Restore, (PyObject*, PyObject*, PyObject*))               \
   F(int, PyGC_Disable, (void))                                            \
-  F(int, PyGC_Enable, (void))
+  F(int, PyGC_Enable, (void))                                             \
+  F(PyObject*, PyCapsule_New, (void*, const char*, void (*)(PyObject*)))  \
+  F(void*, PyCapsule_GetPointer, (PyObject*, const char*))                \
+  F(int, PyDict_SetItemString, (PyObject*, const char*, PyObject*))       \
+  F(long, PyLong_AsLong, (PyObject*))
 
 struct Python {
 #define RKM_MEMBER(result, name, parameters) result(*name) parameters = nullptr;

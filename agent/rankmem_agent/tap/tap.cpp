@@ -9,6 +9,7 @@
 #include "calls.h"
 #include "children.h"
 #include "modules.h"
+#include "roots.h"
 #include "spool.h"
 #include "stacks.h"
 #include "steps.h"
@@ -34,6 +35,7 @@ enum Stat : uint32_t {
   kFramesKnown = 11,
   kModulesFollowed = 12,
   kModulesAsked = 13,
+  kStep = 14,
   kCpuSees = 20,
   kHasBlocks = 21,
 };
@@ -137,6 +139,8 @@ RKM_EXPORT void rkm_name_module(const rankmem::PyObject* module, uint32_t name, 
 
 RKM_EXPORT void rkm_forget_module(const rankmem::PyObject* module) { forget_module(module); }
 
+RKM_EXPORT void rkm_watch_roots(rankmem::PyObject* ask, uint32_t name) { watch_roots(ask, name); }
+
 RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
 
 // For a test, with kCompareModules: the phase as the hooks of modules have it.
@@ -199,6 +203,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kFramesKnown: return frame_layout_known() ? 1 : 0;
     case kModulesFollowed: return enabled(kModules) ? 1 : 0;
     case kModulesAsked: return modules_asked();
+    case kStep: return step.load(std::memory_order_relaxed);
     case kCpuSees: return cpu_sees();
     case kHasBlocks: return has_recorded_blocks() ? 1 : 0;
     default: return 0;

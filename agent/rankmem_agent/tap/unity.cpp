@@ -12,6 +12,7 @@
 #include "frames.cpp"
 #include "stacks.cpp"
 #include "modules.cpp"
+#include "roots.cpp"
 #include "calls.cpp"
 #include "steps.cpp"
 #include "library_data.cpp"

@@ -22,7 +22,7 @@ from rankmem_ship.pairing.columns import (
     string_names,
 )
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
-from rankmem_ship.pairing.model import weight_rows
+from rankmem_ship.pairing.model import INPUTS_MAX, input_tensors, weight_rows
 from rankmem_ship.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_ship.pairing.stacks import Stacks
 from rankmem_ship.pairing.state import ABSENT, Array
@@ -40,6 +40,7 @@ def fact_rows(
     return [
         ("marker", _markers(whose, batch)),
         ("step", _steps(whose, batch)),
+        ("step_input", _step_inputs(whose, batch)),
         ("step_bucket", _step_buckets(whose, batch.steps_due, devices)),
         ("process_sample", _process_samples(whose, batch, devices)),
         ("component_sample", _pinned_samples(whose, batch, devices)),
@@ -81,6 +82,26 @@ def _steps(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
         "optimizer": string_names(rows["optimizer"], whose.strings),
     }
     return record_batch("step", columns, len(at))
+
+
+def _step_inputs(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
+    at = np.flatnonzero(batch.records["kind"] == Kind.INPUT)
+    if not len(at):
+        return None
+    rows: list[dict[str, Any]] = []
+    for place, record in zip(at, named(batch.records[at], Kind.INPUT), strict=True):
+        call = {
+            "step": int(record["step"]),
+            "seq": int(batch.seq[place]),
+            "time_ns": int(batch.time_ns[place]),
+            "module": whose.strings.name(int(record["module"])) if record["module"] else None,
+            "with_grad": bool(record["with_grad"]),
+            "call_bytes": int(record["size_bytes"]),
+            "num_left_out": min(int(record["num_left_out"]), INPUTS_MAX),
+        }
+        tensors = input_tensors(whose.strings.text(int(record["facts"])))
+        rows += [call | tensor for tensor in tensors or [{}]]
+    return _rows_of_rank(whose, "step_input", rows)
 
 
 def _step_buckets(whose: RankColumns, parts: Array, devices: Array) -> pa.RecordBatch | None:

@@ -7,16 +7,20 @@ another database; a later record of the same text replaces the earlier one.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from rankmem_agent.spool.layout import Kind
+from rankmem_agent.spool.layout import STRING_BYTES_MAX, Kind
 from rankmem_ship.pairing.categories_tags import blocks_at
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.state import ABSENT, MODULE_DTYPE, WEIGHT_DTYPE, Array, joined, of_kind, rows_at
+from rankmem_ship.spool_reader.plausible import SIZE_BYTES_MAX
 from rankmem_ship.spool_reader.segments import named
 from rankmem_ship.spool_reader.string_table import StringTable, json_object
+
+INPUTS_MAX: Final = 1024
+"""Tensors of a call that a damaged record may claim, at most."""
 
 
 def with_modules(modules: Array, records: Array) -> Array:
@@ -78,3 +82,23 @@ def weight_rows(weights: Array, strings: StringTable, hashes: Array) -> list[dic
             "stack_id": int(stack_hash) if weight["stack"] else None,
         }
     return list(rows.values())
+
+
+def input_tensors(text: str | None) -> list[dict[str, Any]]:
+    """Columns of ``step_input`` from an INPUT record's text, by tensor; none where it is damaged."""
+    found = json_object(text).get("tensors")
+    rows: list[dict[str, Any]] = []
+    for each in found[:INPUTS_MAX] if isinstance(found, list) else []:
+        if not isinstance(each, list) or len(each) != 4:
+            continue
+        name, dtype, shape, size_bytes = each
+        is_size = type(size_bytes) is int and 0 <= size_bytes <= SIZE_BYTES_MAX
+        rows.append(
+            {
+                "argument": str(name)[:STRING_BYTES_MAX],
+                "dtype": str(dtype)[:STRING_BYTES_MAX],
+                "shape": json.dumps(shape)[:STRING_BYTES_MAX],
+                "size_bytes": size_bytes if is_size else None,
+            }
+        )
+    return rows

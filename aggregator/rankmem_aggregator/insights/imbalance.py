@@ -16,19 +16,15 @@ from numpy.typing import NDArray
 
 from rankmem_aggregator.insights import imbalance_text as words
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
-from rankmem_aggregator.insights.peers import (
+from rankmem_aggregator.insights.explaining import (
     FLOOR_BYTES,
     FLOOR_SHARE,
     Labels,
-    Level,
-    Standing,
     dense,
     inferred,
-    median_peer,
     medians,
-    standing_of,
-    with_pairs,
 )
+from rankmem_aggregator.insights.peers import Level, Standing, median_peer, standing_of, with_pairs
 from rankmem_protos.devices import by_weight
 
 COORDINATES: Final = ("dp", "tp", "pp", "cp", "ep")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from rankmem_aggregator.insights import leak_text
 from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
+from rankmem_aggregator.insights.capacity import usable_bytes
 from rankmem_aggregator.insights.trend import Trend, is_long_enough, trend_of, warm_up
 from rankmem_protos.devices import HOST_MEMORY
 
@@ -26,9 +27,6 @@ CERTAIN_STEPS: Final = 60
 AHEAD_STEPS: Final = 10_000
 NEGLIGIBLE_BYTES: Final = 1 << 20
 """What grows less than this in :data:`AHEAD_STEPS` steps is no finding."""
-SPARE_SHARE: Final = 0.01
-SPARE_BYTES: Final = 256 << 20
-"""Of a device that nobody gets: one per cent, 256 MiB at least."""
 GRAPH_GROUPS_LEAST: Final = 3
 """So many lines or operators of forward that grow in the same steps are a graph that is kept."""
 
@@ -241,7 +239,7 @@ def _forecast(groups: list[Group], tracks: list[dict[str, Any]]) -> dict[str, An
         if track not in rates or row["device"] in HOST_MEMORY or not row["device_total_bytes"]:
             continue
         total = row["device_total_bytes"]
-        usable = total - round(max(total * SPARE_SHARE, SPARE_BYTES)) - (row["app_bytes"] or 0)
+        usable = usable_bytes(total, row["app_bytes"])
         room = max(usable - (row["peak_bytes"] or 0), 0)
         rate, low, high = rates[track]
         left = int(room / rate)

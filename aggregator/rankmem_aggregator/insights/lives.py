@@ -50,6 +50,19 @@ class OlderSegment:
     group: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRequest:
+    """A request that found no room."""
+
+    place: int
+    """The op before which it came."""
+    seq: int
+    """Its position in the rank's log."""
+    block_bytes: int
+    """What the allocator would have taken."""
+    group: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Trace:
     """One device of a rank. Blocks have dense numbers, those older than the recording first."""
@@ -79,6 +92,8 @@ class Trace:
     """By op: action, address and bytes of what it took from the device or gave back."""
     flushed_pools: dict[int, frozenset[str]] = field(default_factory=dict)
     """By flush: private pools of which it gave segments back."""
+    failures: list[FailedRequest] = field(default_factory=list)
+    """They are no ops."""
     num_unknown_frees: int = 0
     """Frees of blocks that nothing tells of."""
 
@@ -167,11 +182,11 @@ class _Reading:
         """By flush: whether the program emptied the cache; None where calls of it are not recorded."""
 
     def read(self, events: pa.Table) -> None:
-        columns = ("action", "address", "size_bytes", "stream", "pool", "allocation_id")
+        columns = ("action", "address", "size_bytes", "stream", "pool", "allocation_id", "seq")
         found = [events[name].to_pylist() for name in columns]
         known = "by_program" in events.column_names
         marked = events["by_program"].to_pylist() if known else [None] * events.num_rows
-        for action, address, size_bytes, stream, pool, allocation_id, by_program in zip(
+        for action, address, size_bytes, stream, pool, allocation_id, seq, by_program in zip(
             *found, marked, strict=True
         ):
             if action == "alloc":
@@ -192,8 +207,19 @@ class _Reading:
                 self._reserved += size_bytes
                 self._moves.append((action, address, size_bytes))
                 continue
+            elif action == "oom":
+                self._failed(seq, size_bytes or 0, stream, pool)
             self._flush = -1
         self._judge_flushes()
+
+    def _failed(self, seq: int, size_bytes: int, stream: int | None, pool: str | None) -> None:
+        trace = self._trace
+        failed = FailedRequest(
+            place=len(trace.ops), seq=seq, block_bytes=size_bytes, group=trace.group_of(pool, stream)
+        )
+        trace.failures.append(failed)
+        if self._flush >= 0 and self._by_program[self._flush] is None:
+            self._by_program[self._flush] = False  # it found no room with the cache given back, either
 
     def _op(self, op: Op, block: int = -1, requested: int = 0, group: int = 0, address: int = 0) -> None:
         trace = self._trace

@@ -47,7 +47,13 @@ class TracedDevice:
 
 
 def read_trace(
-    ask: Ask, session_id: str, *, rank: int | None, attempt: int | None = None, device: str | None = None
+    ask: Ask,
+    session_id: str,
+    *,
+    rank: int | None,
+    attempt: int | None = None,
+    device: str | None = None,
+    events_max: int = EVENTS_MAX,
 ) -> TracedDevice:
     """The device that was meant, ready for a replay.
 
@@ -56,11 +62,12 @@ def read_trace(
         session_id: full id.
         rank: global rank; None: the one that got highest.
         attempt, device: None: those on which it got highest, host memory left out.
+        events_max: a device with more is refused.
 
     Raises:
         CannotTell: no device fits, or its allocator cannot be replayed; the reason.
     """
-    row = _device(ask("allocator_devices", session=session_id, rank=rank, attempt=attempt), device)
+    row = device_row(ask("allocator_devices", session=session_id, rank=rank, attempt=attempt), device)
     name = f"rank {row['rank']}, {row['device']}"
     if row["device_type"] == "cpu":
         raise CannotTell("the allocator of cpu keeps no pool: what is freed goes back to the system at once")
@@ -77,9 +84,9 @@ def read_trace(
             raise
         raise CannotTell(f"{error.message}; {error.hint}") from error
     place = {name: row[name] for name in ("attempt", "rank", "device")}
-    events = ask("allocator_events", session=session_id, at_most=EVENTS_MAX + 1, **place)
-    if events.num_rows > EVENTS_MAX:
-        raise CannotTell(f"{name} has more than {EVENTS_MAX:,} events, which a replay does not take")
+    events = ask("allocator_events", session=session_id, at_most=events_max + 1, **place)
+    if events.num_rows > events_max:
+        raise CannotTell(f"{name} has more than {events_max:,} events, which a replay does not take")
     if events["address"].filter(pc.not_equal(events["action"], "oom")).null_count:
         raise CannotTell(f"the events of {name} have no addresses, so a replay cannot be checked")
     start = ask("allocator_start", session=session_id, **place)
@@ -98,8 +105,12 @@ def read_trace(
     )
 
 
-def _device(rows: pa.Table, device: str | None) -> dict[str, Any]:
-    """The device that was meant: the highest, accelerators before host memory."""
+def device_row(rows: pa.Table, device: str | None) -> dict[str, Any]:
+    """The row of ``allocator_devices`` that was meant: the highest device, accelerators before host memory.
+
+    Raises:
+        CannotTell: there is none.
+    """
     found: list[dict[str, Any]] = [row for row in rows.to_pylist() if device in (None, row["device"])]
     if not found:
         which = "" if device is None else f" on {device}"

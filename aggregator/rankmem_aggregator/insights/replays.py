@@ -107,11 +107,19 @@ def _recorded_place(moves: list[tuple[str, int, int]], size_bytes: int) -> int |
     return None
 
 
-def run(trace: Trace, settings: Settings) -> Outcome:
+def run(
+    trace: Trace, settings: Settings, *, from_state: bool = False, last_capacity_bytes: int | None = None
+) -> Outcome:
     """Replays the same requests under any settings, on a device of any capacity.
 
     Blocks older than the recording are placed first, by address: how they came to lie where they lay is not
     recorded. Flushes of the program stay; retries of the allocator are its own.
+
+    Args:
+        trace: the requests.
+        settings: the settings, and the capacity.
+        from_state: the older blocks lie where they lay; only for the settings of the recording.
+        last_capacity_bytes: what the device gives when the last op comes; None: what it always gave.
     """
     allocator = Allocator(settings)
     take, free, device = allocator.take, allocator.free, allocator.device
@@ -121,18 +129,25 @@ def run(trace: Trace, settings: Settings) -> Outcome:
         for private, stream in trace.groups
     ]
     place, peak, reserved_then = -1, 0, 0
+    last = len(trace.ops) - 1 if last_capacity_bytes is not None else -1
     try:
-        for number in sorted(range(trace.num_older), key=trace.older_address.__getitem__):
+        if from_state:
+            restore(allocator, trace)
+        placed = [] if from_state else sorted(range(trace.num_older), key=trace.older_address.__getitem__)
+        for number in placed:
             size = older[number]
             take(number, size, pools[trace.older_group[number]][size <= SMALL_BYTES_MAX])
         for place, op in enumerate(trace.ops):
+            if place == last:
+                device.capacity_bytes = last_capacity_bytes or 0
             if op == 0:
                 size = sizes[place]
                 take(trace.block[place], size, pools[trace.group[place]][size <= SMALL_BYTES_MAX])
                 if allocator.live_bytes > peak:
                     peak, reserved_then = allocator.live_bytes, device.reserved_bytes
             elif op == 1:
-                free(trace.block[place])
+                if not from_state or trace.block[place] in allocator.live:
+                    free(trace.block[place])
             elif op == Op.EMPTY_CACHE:
                 allocator.empty_cache(trace.flushed_pools[place])
         failed_at = None

@@ -7,9 +7,8 @@ come from a stranger, so no row may name a file outside of it.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -20,20 +19,17 @@ from rankmem_aggregator.lake.files import LakeFiles, deltalake
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
     LAKE_PROGRESS,
-    LAYOUT_OLDEST,
-    LAYOUT_VERSION,
     OPENING,
+    OPENING_LAYOUT,
     DataFile,
     file_schema,
-    is_data_path,
 )
+from rankmem_aggregator.lake.progress_rows import check_age, checked_files, progress_rows
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION
+from rankmem_protos.tables import AVAILABILITY
 
 PROGRESS_FILES_MAX: Final = 64
 """Files of lake_progress: more are joined to one, after an import and after so many commits of a writer."""
-_COLUMNS: Final = tuple(field.name for field in fields(DataFile))
-_NULLABLE: Final = {column.name for column in LAKE_PROGRESS.columns if column.nullable}
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,14 @@ class Catalog:
         )
 
     def has_openings(self, session_id: str) -> bool:
-        """Whether there is an opening for all of a session: none of its files is of a later commit."""
-        openings = [file.sequence for file in self.of_table(OPENING.name) if file.session_id == session_id]
-        return bool(openings) and max(f.sequence for f in self.of_session(session_id)) <= min(openings)
+        """Whether there is an opening for all of a session: none of its files is of a later commit.
+
+        One of an older layout is none: it does not say by which clock offsets it was made.
+        """
+        openings = [file for file in self.of_table(OPENING.name) if file.session_id == session_id]
+        if not openings or any(file.layout_version < OPENING_LAYOUT for file in openings):
+            return False
+        return max(f.sequence for f in self.of_session(session_id)) <= min(f.sequence for f in openings)
 
     def has_summaries_first(self, session_id: str) -> bool:
         """Whether rows of events of a session stayed on their hosts, or did at first."""
@@ -116,9 +117,9 @@ def _read(files: LakeFiles, version: int | None, *, is_answered: bool = True) ->
         raise RankmemError(
             Code.INVALID, f"cannot read {files.place(LAKE_PROGRESS.name)}: {exc}", "rankmem lake check"
         ) from exc
-    found = _checked(files, rows)
+    found = checked_files(files, rows)
     if is_answered:
-        _check_age(files, found)
+        check_age(files, found)
     return opened, Catalog(opened.version(), found)
 
 
@@ -137,7 +138,8 @@ def open_progress(files: LakeFiles, *, version: int | None = None) -> Any:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return deltalake().DeltaTable(files.place(LAKE_PROGRESS.name), version=version)
+        place = files.place(LAKE_PROGRESS.name)
+        return deltalake().DeltaTable(place, version=version, storage_options=files.options)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as exc:
@@ -213,16 +215,11 @@ def exchange_progress(
             # Removes the files of lake_progress that were read: a commit meanwhile adds others. Of two
             # exchanges at once one is refused, and looks again.
             properties = CommitProperties(app_transactions=transactions)
-            rows = _rows([*kept, *added])
+            rows = progress_rows([*kept, *added])
             deltalake().write_deltalake(opened, rows, mode="overwrite", commit_properties=properties)
 
     commit_once(files.place(LAKE_PROGRESS.name), attempt)
     return is_done
-
-
-def _rows(new: Iterable[DataFile]) -> pa.Table:
-    rows = [{name: getattr(file, name) for name in _COLUMNS} for file in new]
-    return pa.Table.from_pylist(rows, schema=file_schema(LAKE_PROGRESS))
 
 
 def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, **mode: str) -> None:
@@ -230,7 +227,7 @@ def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, 
     from deltalake.transaction import CommitProperties, Transaction
 
     place = files.place(LAKE_PROGRESS.name)
-    table = _rows(new)
+    table = progress_rows(new)
 
     def attempt() -> None:
         opened = open_progress(files)
@@ -256,51 +253,3 @@ def join_progress(files: LakeFiles) -> None:
     opened = open_progress(files)
     if opened is not None and len(opened.file_uris()) > PROGRESS_FILES_MAX:
         exchange_progress(files, (), ())
-
-
-def _checked(files: LakeFiles, rows: pa.Table) -> tuple[DataFile, ...]:
-    if lacking := [name for name in _COLUMNS if name not in rows.column_names and name not in _NULLABLE]:
-        raise RankmemError(
-            Code.INVALID,
-            f"{files.place(LAKE_PROGRESS.name)} has no column {lacking[0]}",
-            "give the place that rankmem lake import wrote to",
-        )
-    nothing = [None] * rows.num_rows
-    columns = {name: rows[name].to_pylist() if name in rows.column_names else nothing for name in _COLUMNS}
-    columns["layout_version"] = [version or 1 for version in columns["layout_version"]]
-    for what, known in (("schema", SCHEMA_VERSION), ("layout", LAYOUT_VERSION)):
-        version = max(columns[f"{what}_version"], default=0)
-        if version > known:
-            raise RankmemError(
-                Code.UNSUPPORTED,
-                f"the lake {files.root} has {what} version {version}, this rankmem knows up to {known}",
-                "upgrade rankmem: pip install --upgrade rankmem",
-            )
-    found = list(itertools.starmap(DataFile, zip(*columns.values(), strict=True)))
-    for file in found:
-        if not is_data_path(file.path, file.table_name):
-            raise RankmemError(
-                Code.INVALID,
-                f"the lake {files.root} names a file outside of it: {file.path}",
-                "rankmem lake import makes a new one",
-            )
-    found.sort(key=lambda f: (f.table_name, f.session_id, f.segment, f.hosts, f.writer, f.sequence, f.path))
-    return tuple(found)
-
-
-def is_too_old(file: DataFile) -> bool:
-    """Whether answers from a file could be wrong."""
-    return file.layout_version < LAYOUT_OLDEST
-
-
-def _check_age(files: LakeFiles, found: Iterable[DataFile]) -> None:
-    old = {file.session_id: file.layout_version for file in found if is_too_old(file)}
-    if old:
-        session_id = min(old, key=lambda session_id: (session_id == ALL_SESSIONS, session_id))
-        raise RankmemError(
-            Code.UNSUPPORTED,
-            f"the lake {files.root} has session {session_id} in layout {old[session_id]}, of an older "
-            "rankmem: answers could be wrong",
-            "rankmem lake import FILE --lake URI writes a database's sessions again; rankmem lake check "
-            "lists what is left",
-        )

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankmem_aggregator.lake.catalog import is_too_old, read_catalog
+from rankmem_aggregator.lake.catalog import read_catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.layout import TABLES, DataFile, file_schema
+from rankmem_aggregator.lake.progress_rows import is_too_old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from typing import Final
 from rankmem_aggregator.lake.catalog import Catalog, exchange_progress, join_progress, read_catalog
 from rankmem_aggregator.lake.check import Fault, fault_of
 from rankmem_aggregator.lake.cutting import PART_ROWS, cut_session
-from rankmem_aggregator.lake.delta import DeltaLog
+from rankmem_aggregator.lake.delta import exchange_in_logs
 from rankmem_aggregator.lake.files import LakeFiles, writing
 from rankmem_aggregator.lake.import_ import OF_SESSIONS, counts_by_session
 from rankmem_aggregator.lake.instance import LakeInstance
@@ -37,7 +37,7 @@ from rankmem_aggregator.lake.layout import (
 )
 from rankmem_aggregator.lake.parquet import write_rows
 from rankmem_aggregator.lake.part_files import Authorship, write_part
-from rankmem_aggregator.lake.sessions import sessions_over
+from rankmem_aggregator.lake.sessions import sessions_over, sessions_shifted
 from rankmem_aggregator.query.local import InstanceQueries
 from rankmem_aggregator.store.schema import PRUNED_SPOOL, quoted
 from rankmem_protos.errors import Code, RankmemError
@@ -98,12 +98,15 @@ def compact_lake(
     with writing(files):
         compactor = _Compactor(files, address, large_bytes, part_rows)
         over = sessions_over(address, catalog.version)
+        was_cut = any(file.writer == WRITER for file in catalog.of_table(OPENING.name))
+        shifted = sessions_shifted(address, catalog.version) if was_cut else frozenset()
         for session_id in sorted(session_ids or present):
             say(f"joining files of {session_id}")
-            is_to_cut_now = session_id in over and is_to_cut(catalog.of_session(session_id))
+            is_shifted = session_id in shifted
+            is_to_cut_now = session_id in over and is_to_cut(catalog.of_session(session_id), is_shifted)
             is_sound = compactor.join_session(catalog, session_id)
             if is_to_cut_now and is_sound:  # each part then looks at few files
-                compactor.cut_session(read_catalog(files), session_id)
+                compactor.cut_session(read_catalog(files), session_id, is_shifted)
         join_progress(files)
         return compactor.done
 
@@ -130,10 +133,12 @@ class _Compactor:
         self._exchange(old, new)
         return is_sound
 
-    def cut_session(self, catalog: Catalog, session_id: str) -> None:
+    def cut_session(self, catalog: Catalog, session_id: str, is_shifted: bool) -> None:
         """Cuts a session that is over by hosts and by time, as an import does, with its openings."""
         old = catalog.of_session(session_id)
-        if not is_to_cut(old) or not self._is_sound([file for file in old if file.path not in self._made]):
+        if not is_to_cut(old, is_shifted) or not self._is_sound(
+            [file for file in old if file.path not in self._made]
+        ):
             return
         by = Authorship(writer=WRITER, sequence=min(file.sequence for file in old), state=_new_state())
         with self._reading(catalog.about(session_id)) as (queries, _):
@@ -215,31 +220,20 @@ def due(present: Iterable[DataFile], large_bytes: int = LARGE_BYTES) -> list[lis
     return [files for files in parts.values() if len(files) > 1]
 
 
-def exchange_in_logs(files: LakeFiles, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
-    """Makes the same exchange in the tables' own logs, for other engines; ``vacuum`` does what is left."""
-    added: dict[str, list[DataFile]] = {}
-    removed: dict[str, set[str]] = {}
-    for file in new:
-        added.setdefault(file.table_name, []).append(file)
-    for file in old:
-        removed.setdefault(file.table_name, set()).add(file.path)
-    for name in sorted({*added, *removed}):
-        log = DeltaLog(files, TABLES[name])
-        gone = [file for file in log.active() if file.path in removed.get(name, ())]
-        if gone or name in added:
-            log.commit(added.get(name, ()), gone)
+def is_to_cut(present: Sequence[DataFile], is_shifted: bool = False) -> bool:
+    """Whether a session's files are not those of one cut; what an import has written is left to it.
 
-
-def is_to_cut(present: Sequence[DataFile]) -> bool:
-    """Whether a session's files are not those of one cut; what an import has written is left to it, and so is
-    a session of which rows may still come from hosts."""
+    Args:
+        present: the files.
+        is_shifted: whether they were cut by other clock offsets than those of now.
+    """
     if any(file.table_name == AVAILABILITY.name for file in present):
-        return False
+        return False  # rows of it may still come from hosts
     is_ours = not any(file.writer.startswith(IMPORT_PREFIX) for file in present)
     is_whole = not any(file.table_name == PRUNED_SPOOL.name for file in present)
     marks = {(file.writer, file.state) for file in present}
     is_cut = len(marks) == 1 and marks.pop()[0] == WRITER
-    return is_ours and is_whole and not is_cut
+    return is_ours and is_whole and (is_shifted or not is_cut)
 
 
 def _check_rows(table_name: str, found: int, least: int, most: int) -> None:

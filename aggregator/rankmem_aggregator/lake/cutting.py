@@ -263,12 +263,13 @@ _OPENING: Final = f"""
     ),
     opened AS (
         SELECT $session::VARCHAR AS session_id, attempt, rank, device, segment AS of_segment,
+            coalesce(place.offset_ns, 0) AS offset_ns,
             $begin_ns::BIGINT + segment * $width_ns::BIGINT AS from_ns,
             $begin_ns::BIGINT + (segment + 1) * $width_ns::BIGINT AS until_ns,
             last_value(last_bytes IGNORE NULLS) OVER before AS opening_bytes,
             last_value(last_seq IGNORE NULLS) OVER before AS opening_seq,
             highest_bytes
-        FROM cell
+        FROM cell LEFT JOIN place USING (attempt, rank)
         WINDOW before AS (
             PARTITION BY attempt, rank, device ORDER BY segment
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING

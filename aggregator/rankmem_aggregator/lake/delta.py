@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
-from rankmem_aggregator.lake.layout import PARTITION, DataFile, delta_schema
+from rankmem_aggregator.lake.layout import PARTITION, TABLES, DataFile, delta_schema
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
@@ -165,6 +165,21 @@ class DeltaLog:
             )
         add_columns(opened, delta_schema(self._table))
         return opened
+
+
+def exchange_in_logs(files: LakeFiles, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
+    """Makes the same exchange in the tables' own logs, for other engines; ``vacuum`` does what is left."""
+    added: dict[str, list[DataFile]] = {}
+    removed: dict[str, set[str]] = {}
+    for file in new:
+        added.setdefault(file.table_name, []).append(file)
+    for file in old:
+        removed.setdefault(file.table_name, set()).add(file.path)
+    for name in sorted({*added, *removed}):
+        log = DeltaLog(files, TABLES[name])
+        gone = [file for file in log.active() if file.path in removed.get(name, ())]
+        if gone or name in added:
+            log.commit(added.get(name, ()), gone)
 
 
 def add_columns(opened: Any, declared: pa.Schema) -> None:

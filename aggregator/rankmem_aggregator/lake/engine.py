@@ -7,6 +7,7 @@ is never given.
 
 from __future__ import annotations
 
+import abc
 import importlib.util
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,39 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""
+
+
+class Cluster(abc.ABC):
+    """An engine of other machines: looked for at once, connected to by the first question that needs it.
+
+    Args:
+        what: its name, and that of its server, for messages.
+        package: of its client, and the extra of rankmem that brings it.
+        place: host and port.
+        start: how it is started.
+
+    Raises:
+        RankmemError: UNAVAILABLE where nothing listens, UNSUPPORTED without the package.
+    """
+
+    def __init__(
+        self, what: tuple[str, str], package: tuple[str, str], place: tuple[str, int], start: str
+    ) -> None:
+        check_installed(what[0], package[0], f"pip install 'rankmem[{package[1]}]'")
+        check_reachable(what[1], *place, start)
+        self._client: Any = None
+        self._workers = 0
+
+    @property
+    def workers(self) -> int:
+        """See :class:`Engine`."""
+        if self._client is None:
+            self._connect()
+        return self._workers
+
+    @abc.abstractmethod
+    def _connect(self) -> None:
+        """Connects: sets the client and how many workers there are."""
 
 
 def rows_of(task: Task, sent: tuple[Any, ...]) -> pa.Table:

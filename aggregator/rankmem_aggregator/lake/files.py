@@ -26,6 +26,10 @@ PREFIX: Final = "lake:"
 """Begins the address of a lake in a folder, where a database file could stand as well."""
 _OBJECT_STORES: Final = ("s3://",)
 
+READING: Final = {"connect_timeout": "5s", "timeout": "30s", "retry_timeout": "30s"}
+"""Of the object store's client, for reading: a question fails a minute after the store has gone, at worst.
+(Alone it tries for three minutes, and often, as a question reads several files.)"""
+
 
 def is_lake_address(target: str) -> bool:
     """Whether a target names a lake: ``lake:DIR`` or ``s3://BUCKET/PREFIX``."""
@@ -101,14 +105,19 @@ class LakeFiles:
         if self._remote is None:
             from pyarrow.fs import PyFileSystem
 
-            self._remote = PyFileSystem(self._handler())
+            self._remote = PyFileSystem(self._handler(READING))
         return self._remote
 
-    def _handler(self) -> Any:
+    @property
+    def options(self) -> dict[str, str] | None:
+        """What deltalake opens a table with to read it."""
+        return None if self.is_local else READING
+
+    def _handler(self, options: dict[str, str] | None = None) -> Any:
         deltalake()
         from deltalake.fs import DeltaStorageHandler
 
-        return DeltaStorageHandler(self.root)
+        return DeltaStorageHandler(self.root, options)
 
     def open_input(self, path: str) -> Any:
         """A file to read, seekable.

@@ -5,6 +5,8 @@ out: Parquet files, a commit in the log of each table, and last one in ``lake_pr
 session seen. A digest of what the file knows of a session (``state``) is in the names of its files: an import
 that was killed goes on with the tables that do not have it, one that is repeated writes nothing, and one of
 a session that has grown since replaces it. Numbers of stacks become content hashes again.
+
+An aggregator of the lake may receive the same session meanwhile: see ``import_commit``.
 """
 
 from __future__ import annotations
@@ -29,6 +31,13 @@ from rankmem_aggregator.lake.catalog import (
 from rankmem_aggregator.lake.cutting import PART_ROWS, Part, cut_session, shared_part
 from rankmem_aggregator.lake.delta import ActiveFile, DeltaLog
 from rankmem_aggregator.lake.files import LakeFiles, writing
+from rankmem_aggregator.lake.import_commit import (
+    StoredElsewhereError,
+    check_alone,
+    commit_session,
+    moves_of,
+    withdraw,
+)
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
     IMPORT_PREFIX,
@@ -39,11 +48,11 @@ from rankmem_aggregator.lake.layout import (
     digest,
     folder_of,
 )
+from rankmem_aggregator.lake.moves import Move
 from rankmem_aggregator.lake.part_files import Authorship, part_file, write_part
 from rankmem_aggregator.query.local import LocalQueries
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.store.schema import PRUNED_SPOOL, quoted
-from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
 Outcome = Literal["written", "replaced", "already there", "pruned"]
@@ -56,6 +65,10 @@ _OF_STATE: Final = (
     "level_progress",
 )  # fmt: skip
 """Tables whose rows change while a session is recorded: their rows are in its state, of others the number."""
+_OFFSETS: Final = """
+SELECT attempt, rank, offset_ns FROM rank_span WHERE session_id = $session
+ORDER BY attempt, rank
+"""
 
 
 @dataclass(kw_only=True)
@@ -116,30 +129,40 @@ class _Importer:
     def _import_shared(self, catalog: Catalog) -> None:
         state = digest([LAYOUT_VERSION, *([t.name, _all_rows_digest(self._queries, t)] for t in _SHARED)])
         parts = {table.name: [shared_part(table)] for table in _SHARED}
-        self._bring(catalog, ALL_SESSIONS, state, lambda: parts)
+        self._bring(catalog, ALL_SESSIONS, state, lambda: parts, {})
 
     def _import_session(self, catalog: Catalog, session_id: str, counts: dict[str, int]) -> Outcome:
         present = catalog.of_session(session_id)
         if any(file.table_name == PRUNED_SPOOL.name for file in present):
             return "pruned"
-        if strangers := sorted({file.writer for file in present} - {self._writer}):
-            raise RankmemError(
-                Code.CONFLICT,
-                f"the lake {self._files.root} has session {session_id} from {strangers[0]}",
-                "import the file into another lake",
-            )
         rows = {name: _rows_of(self._queries, name, session_id) for name in _OF_STATE}
-        state = digest([LAYOUT_VERSION, counts, rows])
+        is_cut = counts["memory_event"] > self._part_rows  # by time: clock offsets then decide
+        offsets = self._queries.sql(_OFFSETS, {"session": session_id}).to_pylist() if is_cut else []
+        state = digest([LAYOUT_VERSION, counts, rows, offsets])
 
         def parts() -> dict[str, list[Part]]:
             cut = cut_session(self._queries, session_id, counts["memory_event"], self._part_rows)
             found = {t.name: list(cut.parts(t, counts[t.name])) for t in OF_SESSIONS if counts[t.name]}
             return {**found, OPENING.name: [cut.opening()]}
 
-        return self._bring(catalog, session_id, state, parts)
+        own = [file for file in present if file.writer == self._writer]
+        if own and all(file.state == state for file in own):
+            return "already there"
+        moves = moves_of(open_progress(self._files), session_id, rows["ingest_progress"])
+        try:
+            check_alone(self._files, session_id, self._writer, present)
+            return self._bring(catalog, session_id, state, parts, moves)
+        except StoredElsewhereError:
+            withdraw(self._files, session_id, self._writer)
+            raise
 
     def _bring(
-        self, catalog: Catalog, session_id: str, state: str, parts: Callable[[], dict[str, list[Part]]]
+        self,
+        catalog: Catalog,
+        session_id: str,
+        state: str,
+        parts: Callable[[], dict[str, list[Part]]],
+        moves: dict[str, Move],
     ) -> Outcome:
         """Makes the lake have these rows of a session in this state."""
         present = [file for file in catalog.of_session(session_id) if file.writer == self._writer]
@@ -166,7 +189,12 @@ class _Importer:
             if new or active[name]:
                 log.commit(new, active[name], app=app, sequence=sequence)
             found += new
-        replace_progress(self._files, session_id, self._writer, found, app=app, sequence=sequence)
+        if session_id == ALL_SESSIONS:
+            replace_progress(self._files, session_id, self._writer, found, app=app, sequence=sequence)
+        else:
+            commit_session(
+                self._files, session_id, self._writer, found, moves=moves, app=app, sequence=sequence
+            )
         return "replaced" if present else "written"
 
     def _of_this(self, active: list[ActiveFile]) -> list[ActiveFile]:

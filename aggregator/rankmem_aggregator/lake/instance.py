@@ -18,7 +18,7 @@ import duckdb
 
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
-from rankmem_aggregator.lake.layout import LEFT_OUT, TABLES, WHOLE, DataFile
+from rankmem_aggregator.lake.layout import LAYOUT_VERSION, LEFT_OUT, OPENING, TABLES, WHOLE, DataFile
 from rankmem_aggregator.lake.not_here import refusing
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import ISOLATED, Settings
@@ -150,7 +150,7 @@ class LakeInstance(ConfinedInstance):
             for c in table.column_names()
         )
         options = ["hive_partitioning = true", _HIVE]
-        if len({file.schema_version for file in files}) > 1:
+        if len({_versions(file) for file in files}) > 1:
             options.append("union_by_name = true")
         is_shared = "session_id" not in table.column_names()
         merged = (len(files) > 1 and is_shared) or _has_later_files(table, files)
@@ -167,12 +167,12 @@ class LakeInstance(ConfinedInstance):
 
     def _present_columns(self, table: Table, files: Sequence[DataFile]) -> frozenset[str]:
         """The declared columns that any of the files has."""
-        if all(file.schema_version == SCHEMA_VERSION for file in files):
+        if all(_versions(file) == (SCHEMA_VERSION, LAYOUT_VERSION) for file in files):
             return frozenset(table.column_names())
         import pyarrow.parquet as pq
 
         found: set[str] = set()
-        for file in {file.schema_version: file for file in files}.values():
+        for file in {_versions(file): file for file in files}.values():
             with self._files.open_input(file.path) as opened:
                 found |= set(pq.read_schema(opened).names)
         return frozenset(found)
@@ -187,6 +187,11 @@ class LakeInstance(ConfinedInstance):
     def _place(self, path: str) -> str:
         """Where DuckDB opens what is below the lake."""
         return self._files.place(path) if self._files.is_local else f"{_REMOTE_SCHEME}://{path}"
+
+
+def _versions(file: DataFile) -> tuple[int, int]:
+    """What decides which columns a file has."""
+    return file.schema_version, file.layout_version if file.table_name == OPENING.name else LAYOUT_VERSION
 
 
 def _has_later_files(table: Table, files: Sequence[DataFile]) -> bool:

@@ -34,11 +34,13 @@ ALL_SESSIONS: Final = "_"
 text would be NULL as the value of a partition.)"""
 WHOLE: Final = -1
 """``segment`` or ``hosts`` of a file that is not cut by time, or by hosts."""
-LAYOUT_VERSION: Final = 2
+LAYOUT_VERSION: Final = 3
 """Of what this rankmem writes, beside the tables' own: raised where files of another version would be read
-wrongly. 2: ``opening`` has what a device held before its first event."""
+wrongly. 2: ``opening`` has what a device held before its first event. 3: and the clock offset of the cut."""
 LAYOUT_OLDEST: Final = 2
 """A lake of an older layout is refused, not answered from wrongly: its sessions are imported again."""
+OPENING_LAYOUT: Final = 3
+"""Of an older layout openings are not used: one process answers what slices of time would."""
 ROW_GROUP_ROWS: Final = 32_768
 """A row group is what a filter can skip. Larger ones cost more bytes, as one then holds several ranks."""
 
@@ -104,6 +106,12 @@ OPENING: Final = Table(
             "Highest requested bytes after an event in it; NULL: no event.",
             "bytes",
             nullable=True,
+        ),
+        _column(
+            "offset_ns",
+            pa.int64(),
+            "What was added to its host's times when it was cut; since then rank_span may have a better one.",
+            "ns",
         ),
     ),
 )

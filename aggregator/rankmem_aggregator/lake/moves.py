@@ -21,7 +21,8 @@ import pyarrow as pa
 from rankmem_aggregator.lake.catalog import add_progress, open_progress
 from rankmem_aggregator.lake.delta import add_columns, commit_once
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
-from rankmem_aggregator.lake.layout import LAKE_PROGRESS, DataFile, file_schema
+from rankmem_aggregator.lake.layout import LAKE_PROGRESS, DataFile
+from rankmem_aggregator.lake.progress_rows import progress_rows
 from rankmem_protos.errors import Code, RankmemError
 
 STORE_CHECK: Final = "store_check"
@@ -95,7 +96,7 @@ def add_and_move(files: LakeFiles, new: Iterable[DataFile], moves: Mapping[str, 
     place = files.place(LAKE_PROGRESS.name)
     from deltalake.transaction import CommitProperties, Transaction
 
-    table = pa.Table.from_pylist([dataclasses.asdict(file) for file in new], file_schema(LAKE_PROGRESS))
+    table = progress_rows(new)
     transactions = [Transaction(name, move.after) for name, move in moves.items()]
     transactions.append(Transaction(mark.maker, mark.number))
 

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.lake.engine import (
     RETRIES,
-    check_installed,
-    check_reachable,
+    Cluster,
     first_line,
     interrupted,
     portable_answer,
@@ -34,7 +33,7 @@ _readers: Final[list[str]] = []
 """The addresses of the engines that are open: a process has one connection to Ray."""
 
 
-class OnRay:
+class OnRay(Cluster):
     """A Ray cluster.
 
     Args:
@@ -47,24 +46,17 @@ class OnRay:
     """
 
     def __init__(self, address: str, host: str, port: int) -> None:
-        check_installed("Ray", "ray", "pip install 'rankmem[ray]'")
-        check_reachable("Ray cluster", host, port, START)
+        super().__init__(("Ray", "Ray cluster"), ("ray", "ray"), (host, port), START)
         self._address = address
-        self._ray: Any = None
-        """The package, once this is connected: the first question that needs it waits for that."""
-        self._workers = self._memory_bytes = 0
+        self._memory_bytes = 0
         self._running: dict[Any, Task] = {}
         self._stopped = threading.Event()
 
-    @property
-    def workers(self) -> int:
-        """See :class:`Engine`: the cluster's CPUs as it was connected to."""
-        if self._ray is None:
-            self._connect()
-        return self._workers
-
     def _connect(self) -> None:
-        """Connects this process, unless it is: through another reader, or by the program that we are in."""
+        """Connects this process, unless it is: through another reader, or by the program that we are in.
+
+        The client is the package; a worker is a CPU that the cluster has now.
+        """
         import ray
 
         with _lock:
@@ -85,7 +77,7 @@ class OnRay:
                 _readers.append(self._address)
             elif _readers:
                 _readers.append(self._address)
-            self._ray = ray
+            self._client = ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and "CPU" in node["Resources"]]
         self._workers = sum(int(node["CPU"]) for node in nodes)
         if not self._workers:
@@ -124,7 +116,7 @@ class OnRay:
                     self._running[self._answer.remote(packed(limited))] = task
                 if not self._running:
                     return
-                for ref in self._ray.wait(list(self._running))[0]:
+                for ref in self._client.wait(list(self._running))[0]:
                     task = self._running.pop(ref)
                     yield task, rows_of(task, self._sent(task, ref))
         finally:
@@ -133,7 +125,7 @@ class OnRay:
     def _sent(self, task: Task, ref: Any) -> tuple[Any, ...]:
         """What a worker sent."""
         try:
-            sent: tuple[Any, ...] = self._ray.get(ref)
+            sent: tuple[Any, ...] = self._client.get(ref)
         except Exception as exc:
             if self._stopped.is_set():
                 raise interrupted() from None
@@ -146,20 +138,20 @@ class OnRay:
 
     def _cancel(self) -> None:
         for ref in list(self._running):
-            self._ray.cancel(ref, force=True)
+            self._client.cancel(ref, force=True)
         self._running.clear()
 
     def stop(self) -> None:
         """See :class:`Engine`."""
         self._stopped.set()
         for ref in list(self._running):
-            self._ray.cancel(ref, force=True)
+            self._client.cancel(ref, force=True)
 
     def close(self) -> None:
         """See :class:`Engine`."""
         with _lock:
-            if self._ray is not None and self._address in _readers:
+            if self._client is not None and self._address in _readers:
                 _readers.remove(self._address)
                 if not _readers:
-                    self._ray.shutdown()
-            self._ray = None
+                    self._client.shutdown()
+            self._client = None

@@ -16,8 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_aggregator.lake.engine import (
-    check_installed,
-    check_reachable,
+    Cluster,
     first_line,
     interrupted,
     portable_answer,
@@ -37,7 +36,7 @@ CHUNK_BYTES: Final = 16 << 20
 _COLUMNS: Final = "place int, kind string, code string, message string, hint string, rows binary"
 
 
-class OnSpark:
+class OnSpark(Cluster):
     """A Spark Connect server.
 
     Args:
@@ -50,23 +49,14 @@ class OnSpark:
     """
 
     def __init__(self, address: str, host: str, port: int) -> None:
-        check_installed("Spark Connect", "pyspark", "pip install 'rankmem[spark]'")
-        check_reachable("Spark Connect server", host, port, START)
+        what = "Spark Connect", "Spark Connect server"
+        super().__init__(what, ("pyspark", "spark"), (host, port), START)
         self._address = address
         self._name = f"sc://{host}:{port}"  # without parameters, of which one may be a token
-        self._spark: Any = None
-        """The session: the first question that needs it waits for that."""
-        self._workers = 0
         self._done: queue.SimpleQueue[tuple[Task, tuple[Any, ...] | Exception] | None] = queue.SimpleQueue()
 
-    @property
-    def workers(self) -> int:
-        """See :class:`Engine`. Spark cuts into as many parts what nobody says how to cut."""
-        if self._spark is None:
-            self._connect()
-        return self._workers
-
     def _connect(self) -> None:
+        """The client is a session; Spark cuts into as many parts as workers what nobody says how to cut."""
         from pyspark.sql.connect.functions import spark_partition_id
         from pyspark.sql.connect.session import SparkSession
 
@@ -78,7 +68,7 @@ class OnSpark:
             raise RankmemError(
                 Code.UNAVAILABLE, f"no Spark Connect server at {self._name}: {first_line(exc)}", START
             ) from exc
-        self._spark = spark
+        self._client = spark
         self._workers = WORKERS_UNKNOWN if parts == 1 else min(int(parts), WORKERS_MAX)
         self._function = _mapping(portable_answer())
         self._threads = ThreadPoolExecutor(self._workers, "rankmem-spark")
@@ -107,13 +97,13 @@ class OnSpark:
                     ) from sent
                 yield task, rows_of(task, sent)
         finally:
-            if running and self._spark is not None:
+            if running and self._client is not None:
                 self._interrupt()
 
     def _ask(self, task: Task, done: queue.SimpleQueue[Any]) -> None:
         """In a thread of its own: what a worker sent, or why there is nothing."""
         try:
-            frame = self._spark.createDataFrame([(packed(task),)], "packed binary")
+            frame = self._client.createDataFrame([(packed(task),)], "packed binary")
             rows = frame.mapInArrow(self._function, _COLUMNS).collect()
             rows.sort(key=lambda row: row.place)
             first = rows[0]
@@ -126,7 +116,7 @@ class OnSpark:
 
     def _interrupt(self) -> None:
         try:
-            self._spark.interruptAll()
+            self._client.interruptAll()
         except Exception as exc:  # noqa: BLE001 a server may not know how; what runs then ends by itself
             warnings.warn(f"{self._name} goes on with what it runs: {first_line(exc)}", stacklevel=2)
 
@@ -136,10 +126,10 @@ class OnSpark:
 
     def close(self) -> None:
         """See :class:`Engine`."""
-        if self._spark is not None:
+        if self._client is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-            self._spark.stop()
-            self._spark = None
+            self._client.stop()
+            self._client = None
 
 
 def _mapping(answer: Callable[[bytes], tuple[Any, ...]]) -> Callable[[Any], Any]:

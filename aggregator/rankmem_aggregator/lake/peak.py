@@ -8,7 +8,7 @@ slices below the best that was found are not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -90,13 +90,24 @@ def slices_of(ask: Ask, openings: str, session: str, by: str, most: int) -> Slic
     ).to_pylist()
     last = max((row["of_segment"] for row in rows), default=0)
     # Ranks without a clock are in a sum only where they are alone: in a slice another one might be missing.
-    if last < 1 or not all(span["has_clock"] for span in spans):
+    if last < 1 or not all(span["has_clock"] for span in spans) or is_shifted(spans, rows):
         return None
     groups = {} if by == "job" else {
         _track(row): row["group_key"] for row in ask(_GROUPS, {"session": session, "by": by}).to_pylist()
     }  # fmt: skip
     width = -(-(last + 1) // most)
     return cut(session, spans, rows, groups, list(range(0, last + 1, width)))
+
+
+def is_shifted(spans: Iterable[Row], openings: Iterable[Row]) -> bool:
+    """Whether a clock has another offset than when the session was cut: its slices begin elsewhere by now.
+
+    Args:
+        spans: attempt, rank, offset_ns of each rank, as they are now.
+        openings: the rows of ``opening``.
+    """
+    now = {(span["attempt"], span["rank"]): span["offset_ns"] for span in spans}
+    return any(row["offset_ns"] != now.get((row["attempt"], row["rank"]), 0) for row in openings)
 
 
 def cut(

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankmem_aggregator.lake.catalog import Catalog, exchange_progress, read_catalog
-from rankmem_aggregator.lake.compact import exchange_in_logs
 from rankmem_aggregator.lake.cutting import Part
+from rankmem_aggregator.lake.delta import exchange_in_logs
 from rankmem_aggregator.lake.files import LakeFiles, writing
 from rankmem_aggregator.lake.lanes import PRUNED_NUMBER, lane, spools_of
 from rankmem_aggregator.lake.layout import DIGEST_DIGITS, DataFile

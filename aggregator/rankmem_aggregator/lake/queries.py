@@ -24,6 +24,7 @@ from rankmem_aggregator.query.local import Asked, InstanceQueries, T
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.sql import named_scatters, page_names, page_text, query_names, query_text
 from rankmem_aggregator.store import schema
+from rankmem_protos.tables import Table
 
 FRESH_S: Final = 2.0
 """A version is looked for after this time: it takes some ms, on an object store a request."""
@@ -67,6 +68,10 @@ class LakeQueries(InstanceQueries):
     def version(self) -> int:
         """The version of ``lake_progress`` that is read."""
         return self._catalog.version
+
+    def rows_of(self, table: Table) -> str:
+        """The statement that reads a table of the lake; also one that is no table of a database."""
+        return self._instance_of(None).rows_of(table)
 
     def close(self) -> None:
         """Closes what is open; may be called twice."""

@@ -53,15 +53,15 @@ class ScatteredQueries(LakeQueries):
 
     Args:
         address: of the lake, as for :class:`LakeQueries`.
-        engine: an engine's address, see :func:`open_engine`; closed with this.
+        engine: an engine, or its address, see :func:`open_engine`; closed with this.
         worth_bytes: what is smaller is asked here, see :data:`WORTH_BYTES`.
 
     Raises:
         RankmemError: as :class:`LakeQueries` and :func:`open_engine`.
     """
 
-    def __init__(self, address: str, engine: str, *, worth_bytes: int = WORTH_BYTES) -> None:
-        self.engine: Engine = open_engine(engine)
+    def __init__(self, address: str, engine: str | Engine, *, worth_bytes: int = WORTH_BYTES) -> None:
+        self.engine: Engine = open_engine(engine) if isinstance(engine, str) else engine
         self._worth_bytes = worth_bytes
         self._is_pinned = False
         """While a question is asked: all its tasks see one version of the lake."""

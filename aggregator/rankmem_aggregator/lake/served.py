@@ -7,11 +7,9 @@ if somebody asks; batches that come later are added to it.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +22,7 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.sequence import Progress
 from rankmem_aggregator.ingest.stored_state import progress_rows
 from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.freshness import Freshness
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import TABLES
@@ -36,8 +35,6 @@ from rankmem_aggregator.store.recovery import Readers
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION, Table
 
-FRESH_S: Final = 2.0
-"""What others have stored is looked for after this time, if somebody asks."""
 KEPT_INSTANCES: Final = 4
 """Statements may still run on those before: a commit comes every few seconds, a statement takes a minute."""
 _TAIL: Final = "tail"
@@ -68,14 +65,14 @@ class TailInstance(LakeInstance):
         self.complete()
 
     def add(self, batches: tuple[Received, ...]) -> None:
-        """Adds those that are new."""
+        """Adds those that are new, of the same tail; also an older state of it."""
         for place, received in enumerate(batches[self._num_added :], self._num_added):
             for name, rows in {**received.batch.rows, **_progress(received)}.items():
                 self._connection.register("received", rows)
                 placed = f"SELECT *, {place} AS {_PLACE} FROM received"
                 self._connection.execute(f"INSERT INTO {_tail_of(TABLES[name])} BY NAME {placed}")
                 self._connection.unregister("received")
-        self._num_added = len(batches)
+        self._num_added = max(self._num_added, len(batches))
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new one to the instance."""
@@ -178,7 +175,7 @@ class LakeStore:
         }
         self._tail: Callable[[], Tail] = lambda: Tail(self.lanes.catalog, (), 0)
         self._refresh: Callable[[], None] = lambda: None
-        self._refreshed_s = float("-inf")
+        self._freshness = Freshness(self.place, self._bring)
         self._lock = threading.Lock()
         self._instances: deque[TailInstance] = deque(maxlen=KEPT_INSTANCES)
         self._closed = False
@@ -192,31 +189,71 @@ class LakeStore:
         """
         self._tail, self._refresh = tail, refresh
 
+    @property
+    def stale(self) -> str:
+        """What answers may lack while the store is away, in a sentence; empty: nothing."""
+        return self._freshness.word
+
+    def freshen(self) -> None:
+        """Looks what others have stored, and waits some seconds at most. Any thread."""
+        for _ in range(2):  # a look that was under way may have begun before what is asked for
+            tail = self._tail()
+            with self._lock:
+                if self._closed:
+                    return
+                is_due = self._at(tail) is None
+            self._freshness.look(is_due=is_due)
+            self._add(tail)
+            if self._at(tail) is not None or self.stale:
+                return
+
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection that sees what is stored and received by now; the caller closes it. Any thread.
 
         Raises:
-            RankmemError: UNAVAILABLE once it is closed, or while the lake cannot be read.
+            RankmemError: UNAVAILABLE once it is closed, or where the lake could not be read yet.
         """
+        self._add(self._tail())
         with self._lock:
             if self._closed:
                 raise RankmemError(Code.UNAVAILABLE, f"{self.place} is being closed", "try again in a moment")
-            if time.monotonic() - self._refreshed_s > FRESH_S:
-                with contextlib.suppress(RankmemError):  # what is known is right, and some seconds old
-                    self._refresh()
-                self._refreshed_s = time.monotonic()
-            tail = self._tail()
-            last = self._instances[-1] if self._instances else None
-            if last is None or (last.version, last.generation) != (tail.catalog.version, tail.generation):
-                try:
-                    last = TailInstance(self.files, tail, self._settings)
-                except (duckdb.Error, OSError) as exc:
-                    raise RankmemError(
-                        Code.UNAVAILABLE, f"{self.place} cannot be read now: {exc}", "rankmem lake check"
-                    ) from exc
-                self._instances.append(last)
-            last.add(tail.batches)
-            return last.connection()
+            if not self._instances:
+                why = self.stale or f"{self.place} was not read yet"
+                raise RankmemError(Code.UNAVAILABLE, why, "ask again when the store is back")
+            return self._instances[-1].connection()
+
+    def _at(self, tail: Tail) -> TailInstance | None:
+        """The newest instance, if it is of this state of the tail."""
+        last = self._instances[-1] if self._instances else None
+        is_it = last and (last.version, last.generation) == (tail.catalog.version, tail.generation)
+        return last if is_it else None
+
+    def _add(self, tail: Tail) -> None:
+        """Has the newest instance have the batches of a state, if it is of that state but for them."""
+        with self._lock:
+            if (last := self._at(tail)) is not None:
+                last.add(tail.batches)
+
+    def _bring(self) -> None:
+        """Brings what is known up to date, and makes an instance of it; in a thread of its own."""
+        failure: RankmemError | None = None
+        try:
+            self._refresh()
+        except RankmemError as exc:
+            failure = exc  # what is known is right, and older
+        self._freshness.answered()
+        tail = self._tail()
+        if self._at(tail) is None:
+            try:
+                made = TailInstance(self.files, tail, self._settings)
+            except (duckdb.Error, OSError) as exc:
+                raise RankmemError(Code.UNAVAILABLE, str(exc), "rankmem lake check") from exc
+            made.add(tail.batches)
+            with self._lock:
+                if not self._closed:
+                    self._instances.append(made)
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Ends it; statements that run are interrupted before. Idempotent."""
@@ -224,6 +261,8 @@ class LakeStore:
             if self._closed:
                 return
             self._closed = True
+        self._freshness.close()
+        with self._lock:
             self._instances.clear()
         shutil.rmtree(self._scratch, ignore_errors=True)
         private_files.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rankmem_aggregator.lake.files import is_lake_address
 from rankmem_aggregator.query.local import LocalQueries
@@ -14,12 +14,15 @@ from rankmem_aggregator.store.address import read_address
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
 
+if TYPE_CHECKING:
+    from rankmem_aggregator.lake.engine import Engine
+
 _ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):\d{1,5}")
 """``host:port``, ``[::1]:port``; anything else is a path."""
 
 
 def open_queries(
-    target: str | Path, credentials: Credentials, *, unsafe: bool = False, engine: str | None = None
+    target: str | Path, credentials: Credentials, *, unsafe: bool = False, engine: str | Engine | None = None
 ) -> Queries:
     """The implementation of :class:`Queries` that a target needs; see ``rankmem_aggregator.connect``."""
     if isinstance(target, str) and is_lake_address(target):
@@ -41,7 +44,7 @@ def open_queries(
     return open_file(Path(target), credentials, unsafe=unsafe)
 
 
-def _open_lake(address: str, *, unsafe: bool, engine: str | None) -> Queries:
+def _open_lake(address: str, *, unsafe: bool, engine: str | Engine | None) -> Queries:
     if unsafe:
         raise RankmemError(
             Code.INVALID, f"{address} is a lake, which is always read confined", "leave --unsafe out"

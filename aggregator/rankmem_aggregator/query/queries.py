@@ -68,6 +68,8 @@ class Queries(abc.ABC):
 
     target: str
     """What was opened: the path or the address, for messages."""
+    stale: str = ""
+    """What the last answer may lack since a store is away, in a sentence; empty: nothing."""
     _known_missing: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
     """A session, when its missing data was last looked up (monotonic seconds), and that."""
 
@@ -361,6 +363,37 @@ class Queries(abc.ABC):
             "oom_held", session=full_id, by=by, attempt=attempt, rank=rank, device=device, seq=seq
         )
 
+    def why_oom(
+        self,
+        session: str | None = None,
+        *,
+        rank: int | None = None,
+        failure: int = 1,
+        events_max: int | None = None,
+    ) -> Answer:
+        """Why an allocation failed, and whether a setting of the allocator would have helped.
+
+        Args:
+            session: see :meth:`session_id`.
+            rank: failures of this rank alone.
+            failure: which row of :meth:`oom`, from 1.
+            events_max: a device with more is not replayed; None: 2 million.
+
+        Returns:
+            An answer whose rows are settings, the least needed first; columns: ``insights.oom.SCHEMA``.
+
+        Raises:
+            RankmemError: NOT_FOUND if fewer allocations failed.
+        """
+        from rankmem_aggregator.insights.oom import oom_of
+        from rankmem_aggregator.insights.reading import EVENTS_MAX
+
+        full_id = self.session_id(session)
+        most = EVENTS_MAX if events_max is None else events_max
+        answer = oom_of(self._ask, full_id, rank=rank, number=failure, events_max=most)
+        self._of_rank(answer.rows, full_id, rank)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
     def timeline(
         self,
         session: str | None = None,
@@ -562,6 +595,115 @@ class Queries(abc.ABC):
         self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
         return answer.over(self.with_missing(answer.rows, full_id))
 
+    def ledger(
+        self, session: str | None = None, *, rank: int | None = None, device: str | None = None
+    ) -> Answer:
+        """What holds a device's memory, seen from outside: the ranks' allocators and what lies beyond them.
+
+        Args:
+            session: see :meth:`session_id`.
+            rank: one that has the device; None: the fullest device of the session.
+            device: type and index; None: the rank's fullest.
+
+        Returns:
+            An answer whose rows are the parts of what is used, each measured, derived or unknown; columns:
+            ``insights.ledger.SCHEMA``. It cannot tell without samples of the processes.
+        """
+        from rankmem_aggregator.insights.ledger import ledger_of
+
+        full_id = self.session_id(session)
+        answer = ledger_of(self._ask, full_id, rank=rank, device=device)
+        self._of_rank(answer.rows, full_id, rank, device=device)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
+    def fit(
+        self,
+        session: str | None = None,
+        *,
+        batch: Sequence[int | str] = (),
+        length: Sequence[int | str] = (),
+        recorded: Sequence[int] = (),
+        in_bytes: int | None = None,
+        as_device: str | None = None,
+        rank: int | None = None,
+        attempt: int | None = None,
+        device: str | None = None,
+        others: Sequence[str | Queries] = (),
+    ) -> Answer:
+        """What a training step would hold and need at another batch or length, and whether that fits.
+
+        Args:
+            session: see :meth:`session_id`.
+            batch, length: sizes that are asked for, one of the two; numbers, or multiples of the largest
+                recorded size such as "2x". Without any: twice and four times that.
+            recorded: the batches or lengths of the recorded sizes, the smallest first.
+            in_bytes: memory of the device; None: of the recorded one.
+            as_device: "cuda" for what a CPU's recording would need there.
+            rank, attempt, device: as for :meth:`fragmentation`.
+            others: recordings at other sizes: sessions of the same target, or the newest session of another.
+
+        Returns:
+            An answer whose rows are sizes; columns: ``insights.fit.SCHEMA``. It cannot tell where the steps
+            do not run the same program.
+
+        Raises:
+            RankmemError: INVALID for sizes or a device that are none.
+        """
+        from rankmem_aggregator.insights.fit import Request, fit_of
+
+        if batch and length:
+            raise RankmemError(Code.INVALID, "a batch and a length at once are not predicted", "ask for one")
+        full_id = self.session_id(session)
+        sources = [(self._ask, full_id)]
+        for other in others:
+            asked = self if isinstance(other, str) else other
+            sources.append((asked._ask, asked.session_id(other if isinstance(other, str) else None)))
+        request = Request(
+            what="length" if length else "batch",
+            wanted=[str(each) for each in batch or length],
+            recorded=recorded,
+            in_bytes=in_bytes,
+            as_device=as_device,
+            rank=rank,
+            attempt=attempt,
+            device=device,
+        )
+        answer = fit_of(sources, request)
+        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
+    def whatif(
+        self,
+        session: str | None = None,
+        *,
+        fit_bytes: int | None = None,
+        ranks: int | None = None,
+        rank: int | None = None,
+        attempt: int | None = None,
+        device: str | None = None,
+    ) -> Answer:
+        """What remedies would save of the peak of a steady step: checkpoints, sharding, offload, chunks.
+
+        Args:
+            session: see :meth:`session_id`.
+            fit_bytes: a device; the smallest set of remedies is looked for with which the step fits.
+            ranks: over which is sharded; None: those of the job, or eight.
+            rank, attempt, device: as for :meth:`fragmentation`.
+
+        Returns:
+            An answer whose rows are remedies, what saves most first; columns: ``insights.whatif.SCHEMA``.
+
+        Raises:
+            RankmemError: INVALID for fewer than two ranks.
+        """
+        from rankmem_aggregator.insights.whatif import Request, whatif_of
+
+        full_id = self.session_id(session)
+        request = Request(fit_bytes=fit_bytes, ranks=ranks, rank=rank, attempt=attempt, device=device)
+        answer = whatif_of(self._ask, full_id, request)
+        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
+        return answer.over(self.with_missing(answer.rows, full_id))
+
     def allocator_trace(
         self,
         rank: int,
@@ -637,7 +779,7 @@ class Queries(abc.ABC):
         if of_session != full_id or time.monotonic() - asked_s > MISSING_FRESH_S:
             asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
             self._known_missing = full_id, asked_s, missing
-        return with_missing(answer, missing)
+        return with_missing(answer, missing, self.stale)
 
 
 def _the_session(matches: Sequence[Row], session: str | None, target: str) -> Row:

@@ -22,7 +22,7 @@ from rankmem_aggregator.query.types import Value as PythonValue
 from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.credentials import Credentials
-from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, REFUSED, Code, RankmemError
+from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, REFUSED, STALE_KEY, Code, RankmemError
 from rankmem_protos.query_pb2 import ExportRequest, FetchRequest, SqlRequest, StatusRequest, Value
 from rankmem_protos.query_pb2_grpc import QueryStub
 from rankmem_protos.quiet_grpc import grpc
@@ -103,6 +103,7 @@ class RemoteQueries(Queries):
         try:
             with self._interrupts.running(call.cancel):
                 yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
+            self.stale = _stale_of(call)
         except grpc.RpcError as exc:
             raise self._error_of(exc) from exc
         finally:
@@ -210,6 +211,12 @@ def _trailing(exc: grpc.RpcError) -> dict[str, str]:
     # The stubs type an entry as an opaque pair; grpc gives (str, str or bytes).
     pairs = cast("tuple[tuple[str, str | bytes], ...]", exc.trailing_metadata() or ())
     return {key: value for key, value in pairs if isinstance(value, str)}
+
+
+def _stale_of(call: grpc.Call) -> str:
+    """What the aggregator says that its answer may lack."""
+    found = dict(call.trailing_metadata() or ()).get(STALE_KEY, b"")
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
 def _code(text: str) -> Code:

@@ -179,6 +179,7 @@ class ClientQueries:
                 running.stop(reason)
 
     def _admit(self) -> _Running:
+        self._store.freshen()  # may wait for an object store: not within the lock
         with self._free:
             if not self._free.wait_for(lambda: not self._pauses, PAUSE_S):
                 raise RankmemError(Code.UNAVAILABLE, "ingest needs the memory", "ask again in a moment")

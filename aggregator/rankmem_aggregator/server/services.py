@@ -36,7 +36,7 @@ from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.served import ServedStore
 from rankmem_protos import collector_pb2, collector_pb2_grpc, query_pb2, query_pb2_grpc
 from rankmem_protos.arrow_wire import encode_rows
-from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.errors import STALE_KEY, Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +225,8 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 for batch in _without_empty(batches):
                     for data in _chunks(batch):
                         yield query_pb2.SqlChunk(arrow_ipc=data)
+            if stale := self._store.stale:
+                context.set_trailing_metadata(((STALE_KEY, stale.encode()),))
         except RankmemError as exc:
             self._writer.errors.add("query", exc.code)
             abort(context, exc)

@@ -63,6 +63,13 @@ class ServedStore(Protocol):
     def instance(self) -> ServedInstance:
         """See there."""
 
+    @property
+    def stale(self) -> str:
+        """What answers may lack while a store is away, in a sentence; empty: nothing."""
+
+    def freshen(self) -> None:
+        """Before a cursor: has what it sees be up to date, as far as that takes some seconds at most."""
+
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection for reading; the caller closes it.
 

@@ -36,6 +36,14 @@ class Store:
         self.instance = RecoveringInstance(config, self.disk)
         self.facts = self.instance.facts
 
+    @property
+    def stale(self) -> str:
+        """Nothing: a file is written here alone."""
+        return ""
+
+    def freshen(self) -> None:
+        """Nothing is to be done."""
+
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection for reading; the caller closes it. Any thread.
 

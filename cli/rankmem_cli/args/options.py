@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
 from rankmem_cli.show.render import Format
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
+
+if TYPE_CHECKING:
+    from rankmem_aggregator.lake.engine import Engine
 
 ReadDb = Annotated[
     Path | None,
@@ -124,8 +127,8 @@ class Target:
     """HOST:PORT."""
     lake: str | None = None
     """``lake:DIR`` or ``s3://BUCKET/PREFIX``; only read."""
-    engine: str | None = None
-    """What answers large questions of the lake; None: this process."""
+    engine: str | Engine | None = None
+    """What answers large questions of the lake, or its address; None: this process."""
     credentials: Credentials = field(default_factory=Credentials)
     """For the aggregator, including one that holds the file."""
 

@@ -10,6 +10,8 @@ import contextlib
 import os
 import tempfile
 import webbrowser
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -20,6 +22,7 @@ from rankmem_cli.show.units import safe_text
 
 if TYPE_CHECKING:
     from rankmem_aggregator.page.config import PageConfig
+    from rankmem_aggregator.query.queries import Queries
     from rankmem_cli.args.options import Target
 
 
@@ -32,29 +35,44 @@ def serve_page(
         editor_url: an address with {file} and {line}, which the browser that is let in keeps.
 
     Raises:
-        RankmemError: the target cannot be opened, or the page's address cannot be bound.
+        RankmemError: the target cannot be opened, its engine is away, or the page's address cannot be bound.
     """
     config.check()  # before what it may lack is imported
     from rankmem_aggregator import logs
     from rankmem_aggregator.page.serving import PageServer
 
     logs.configure()
-    chosen = ""
-    if session is not None:
-        with open_queries(target) as queries:
-            chosen = f"&s={quote(queries.session_id(session), safe='')}"
-    if editor_url:
-        chosen += f"&editor={quote(editor_url, safe='')}"
-    server = PageServer(config, lambda: open_queries(target))
-    link = server.link() + chosen
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it: a program with a token does not need it
-        print(safe_text(link), flush=True)
-    note(f"rankmem: the page of {target.address()} is at this link, which lets one browser in")
-    note("rankmem: within ten minutes; Ctrl-C ends the page")
     with contextlib.ExitStack() as until_the_end:
+        opening = until_the_end.enter_context(_readers(target))
+        chosen = ""
+        if session is not None:
+            with opening() as queries:
+                chosen = f"&s={quote(queries.session_id(session), safe='')}"
+        if editor_url:
+            chosen += f"&editor={quote(editor_url, safe='')}"
+        server = PageServer(config, opening)
+        link = server.link() + chosen
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it: a program needs a token alone
+            print(safe_text(link), flush=True)
+        note(f"rankmem: the page of {target.address()} is at this link, which lets one browser in")
+        note("rankmem: within ten minutes; Ctrl-C ends the page")
         if open_browser:
             _open(link, until_the_end)
         server.run()
+
+
+@contextlib.contextmanager
+def _readers(target: Target) -> Iterator[Callable[[], Queries]]:
+    """What opens a reader of the page; all have one engine between them, which is tried at once."""
+    if not isinstance(target.engine, str):
+        yield lambda: open_queries(target)
+        return
+    from rankmem_aggregator.lake.engines import open_engine
+    from rankmem_aggregator.lake.shared_engine import SharedEngine
+
+    with contextlib.closing(SharedEngine(open_engine(target.engine))) as shared:
+        note(f"rankmem: {target.engine} has {shared.workers()} workers for large questions")
+        yield lambda: open_queries(replace(target, engine=shared.share()))
 
 
 def _open(link: str, until_the_end: contextlib.ExitStack) -> None:

@@ -413,5 +413,62 @@ def fragmentation() -> list[Column]:
     ]
 
 
+def ledger() -> list[Column]:
+    """Columns of ``rankmem ledger``."""
+    return [
+        number("rank", "rank", importance=7),
+        text("part", "part", importance=0),
+        text("name", "name", importance=6),
+        size("bytes", "bytes", importance=9),
+        percent("of used", "share", importance=5),
+        text("source", "source", importance=8),
+        text("from", "basis", importance=1),
+    ]
+
+
+def fit(what: str) -> list[Column]:
+    """Columns of ``rankmem fit``; ``what``: batch or length."""
+    return [
+        count(what, "size", importance=9),
+        Column(header="of recorded", name="times", forms=(_times,), numeric=True, importance=8),
+        size("live peak", "live_peak_bytes", importance=7),
+        size("at least", "low_bytes", importance=2),
+        size("at most", "high_bytes", importance=3),
+        size("needs", "needed_bytes", importance=6),
+        size("reserved", "reserved_peak_bytes", importance=4),
+        text("fits", "fits", importance=5),
+        flag("recorded", "is_recorded", importance=1),
+    ]
+
+
+def whatif() -> list[Column]:
+    """Columns of ``rankmem whatif``."""
+    return [
+        size("saves", "saved_bytes", importance=9),
+        size("peak then", "peak_after_bytes", importance=8),
+        text("what", "what", importance=0),
+        text("in", "phase_after", importance=3),
+        text("costs", "costs", importance=4),
+        flag("measured", "is_measured", importance=6),
+        flag("fits", "fits", importance=5),
+    ]
+
+
+def _times(times: float) -> str:
+    return f"{times:g}x"
+
+
+def why_oom() -> list[Column]:
+    """Columns of ``rankmem oom --why``."""
+    return [
+        Column(header="setting", name="settings", forms=(_settings,), cells_min=NAME_CELLS_MIN, importance=0),
+        flag("runs", "runs", importance=9),
+        size("needs", "needed_bytes", importance=8),
+        signed_size("lacks", "lacks_bytes", importance=7),
+        flag("now", "is_current", importance=5),
+        flag("on devices", "is_measured", importance=4),
+    ]
+
+
 def _settings(settings: str) -> str:
     return safe_text(settings) if settings else "(default)"

@@ -48,6 +48,7 @@ def show_answer(
         missing = queries.incompleteness(facts.session_id).to_pylist()
         show(with_incomplete(rows, missing, output), columns, output=output, title=facts.title(), notes=notes)
         note_missing(missing)
+        note_stale(queries)
     if not rows.num_rows:
         note_kernels(facts)
 
@@ -63,6 +64,13 @@ def note_kernels(facts: SessionFacts) -> None:
 def note_incompleteness(queries: Queries, facts: SessionFacts) -> None:
     """Writes only the lines, after an answer in several parts."""
     note_missing(queries.incompleteness(facts.session_id).to_pylist())
+    note_stale(queries)
+
+
+def note_stale(queries: Queries) -> None:
+    """Writes to stderr what the last answer may lack since a store is away."""
+    if queries.stale:
+        note(safe_text(queries.stale))
 
 
 def note_missing(missing: Sequence[dict[str, Any]]) -> None:
@@ -100,6 +108,7 @@ def note_incomplete_sessions(queries: Queries) -> None:
     """Notes which sessions lack events, after an answer that may concern any; a failure is only noted."""
     from rankmem_protos.errors import RankmemError
 
+    note_stale(queries)
     try:
         sessions = _unless_older(queries.incomplete_sessions)
     except RankmemError as exc:

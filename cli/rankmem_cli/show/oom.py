@@ -29,12 +29,20 @@ GROUPS_SHOWN: Final = 8
 RANKS_SHOWN: Final = 16
 FAILURES_SHOWN: Final = 20
 """A program that catches the error and retries fails many times; ``--limit`` shows more."""
+EVENTS_REPLAYED: Final = 100_000
+"""Of a device, in this report: some seconds. ``--why`` takes 2 million."""
 PARTS: Final = ("category", "operator", "line", "rank")
 NOTHING_FAILED: Final = "no allocation failed"
 
 
 def print_oom(
-    queries: Queries, facts: SessionFacts, failures: pa.Table, *, number: int = 1, limit: int | None = None
+    queries: Queries,
+    facts: SessionFacts,
+    failures: pa.Table,
+    *,
+    number: int = 1,
+    limit: int | None = None,
+    rank: int | None = None,
 ) -> None:
     """Writes the failures, then one of them in detail.
 
@@ -43,6 +51,7 @@ def print_oom(
             waited for it.
         number: which one, from 1.
         limit: the user's limit of the table; None: FAILURES_SHOWN.
+        rank: the one that the failures were asked for; None: all.
     """
     note(facts.title())
     if failures.num_rows == 0:
@@ -55,6 +64,7 @@ def print_oom(
     note("")
     for line in [
         *_in_words(chosen, _which(number, failures.num_rows)),
+        *_why(queries, facts, number, rank),
         *not_recorded.notes(facts, ("operators", "stacks")),
     ]:
         note(line)
@@ -90,6 +100,18 @@ def show_part(
     chosen = _numbered(failures, number)
     rows = _part(queries, facts, chosen, by)
     show_answer(queries, facts, rows, _columns(facts, by), output=output, notes=(_of(chosen, by),))
+
+
+def _why(queries: Queries, facts: SessionFacts, number: int, rank: int | None) -> list[str]:
+    """What ``--why`` would say, where its replays take seconds."""
+    with show_progress("replaying"):
+        answer = queries.why_oom(facts.session_id, rank=rank, failure=number, events_max=EVENTS_REPLAYED)
+    label = ": ".join(filter(None, (answer.certainty, answer.error)))
+    said = [f"  why: {safe_text(answer.sentence)}"]
+    if answer.verdict == "cannot tell":
+        said = [f"  why: cannot tell: {safe_text(answer.sentence)}"]
+    more = [f"    {label}"] if label else []
+    return [*said, *more, f"    rankmem oom --why --failure {number} has the settings that were tried"]
 
 
 def _numbered(failures: pa.Table, number: int) -> dict[str, Any]:

@@ -106,6 +106,7 @@ class TopView:
         try:
             rows = self._queries.top(self._facts.session_id)
             self._missing = lines(self._queries.incompleteness(self._facts.session_id).to_pylist())
+            self._missing += [self._queries.stale] if self._queries.stale else []
         except RankmemError as exc:
             if exc.code not in _TRANSIENT or self._rows is None:
                 raise

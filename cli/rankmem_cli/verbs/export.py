@@ -46,6 +46,7 @@ def export(
     out: Out,
     db: options.ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -63,8 +64,9 @@ def export(
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_queries, session_facts
 
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with (
-        open_queries(options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)) as queries,
+        open_queries(target) as queries,
         show_progress(f"writing {out}") as update,
     ):
         facts = session_facts(queries, session) if start is not None or until is not None else None

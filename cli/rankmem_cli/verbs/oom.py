@@ -8,6 +8,7 @@ import typer
 
 from rankmem_cli.args import options
 from rankmem_cli.args.groupings import by_option
+from rankmem_cli.show.insight import FailOn
 from rankmem_cli.show.render import Format
 from rankmem_protos.groupings import words_of
 
@@ -28,6 +29,14 @@ Failure = Annotated[
         help="The failure to analyse: 1 is the earliest, which usually causes the others.",
     ),
 ]
+Why = Annotated[
+    bool,
+    typer.Option(
+        "--why",
+        help="This alone: what would have helped, by replays of up to 2 million events under other settings "
+        "of the allocator. Shown in every format as other insights are, with their exit codes.",
+    ),
+]
 
 
 def oom(
@@ -44,13 +53,16 @@ def oom(
     by: Grouping = None,
     failure: Failure = 1,
     limit: options.Limit = None,
+    why: Why = False,
+    fail_on: FailOn = None,
     output: options.Output = Format.TABLE,
 ) -> None:
     """Show the allocations that failed, and what was alive then.
 
     Lists all failures, earliest first: the size requested and the operator, how much memory was free and how
     large the largest free piece was. For the first failure, which usually causes the others, also shows what
-    its rank held by category, operator and line, and what every other rank held at the same instant.
+    its rank held by category, operator and line, what every other rank held at the same instant, and why it
+    failed: exhausted, fragmented, foreign, single, leak or spike.
     """
     from rankmem_cli.show.completeness import show_answer
     from rankmem_cli.show.oom import print_oom, show_part
@@ -59,13 +71,26 @@ def oom(
     from rankmem_cli.show.session import open_session
 
     target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
+    if why:
+        from rankmem_cli.show import columns
+        from rankmem_cli.show.insight import tell
+
+        tell(
+            target,
+            session,
+            lambda queries, facts: queries.why_oom(facts.session_id, rank=rank, failure=failure),
+            lambda answer: columns.why_oom(),
+            output=output,
+            fail_on=fail_on,
+        )
+        return
     with open_session(target, session) as (queries, facts):
         with show_progress("querying"):
             failures = queries.oom(facts.session_id, rank=rank)
         if by is not None:
             show_part(queries, facts, failures, by, number=failure, output=output)
         elif output is Format.TABLE:
-            print_oom(queries, facts, failures, number=failure, limit=limit)
+            print_oom(queries, facts, failures, number=failure, limit=limit, rank=rank)
         else:
             shown = head(failures, limit, output=output, table_rows=0)
             show_answer(queries, facts, shown, [], output=output)

@@ -45,6 +45,7 @@ EditorUrl = Annotated[
 def page(
     db: ReadDb = None,
     lake: options.Lake = None,
+    engine: options.Engine = None,
     aggregator: options.Aggregator = None,
     session: Session = None,
     listen: Listen = "127.0.0.1:0",
@@ -74,7 +75,7 @@ def page(
             f"--editor-url {editor_url} has no place for the file",
             "give an address such as vscode://file/home/me/project/{file}:{line}",
         )
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     config = PageConfig(
         listen=listen,
         names=tuple(page_name or ()),

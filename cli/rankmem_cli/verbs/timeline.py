@@ -106,7 +106,7 @@ def timeline(
     """
     from rankmem_aggregator.plots.files import check_out_path
     from rankmem_cli.show import not_recorded
-    from rankmem_cli.show.completeness import note_missing, with_incomplete
+    from rankmem_cli.show.completeness import note_missing, note_stale, with_incomplete
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_session
@@ -137,5 +137,6 @@ def timeline(
         for line in not_recorded.notes(facts, GROUPINGS[by].needs):
             note(line)
     note_missing(missing)
+    note_stale(queries)
     if out is not None:
         write_file(rows, by, facts, missing, out)

@@ -1,0 +1,213 @@
+"""Calls of the model: what each is given, and the steps of a process that has no optimizer.
+
+Stage: trainer, every thread that calls modules. Comes in: each outermost call of a module, from the tap once
+its first operator runs (``tap/roots.cpp``) or from the hooks of ``hooks.modules``. Goes out: INPUT records,
+a few a step, and the answer whether a step ends as the call returns. Nothing of the user's is
+kept; it is silent while something is traced.
+
+**The model** is the module with the most parameters of those that were called from outside of all modules:
+a loss has none, an encoder that runs before the model has fewer. Called part by part, it is the largest part.
+
+**A step of inference** is a call of the model in a process in which no optimizer was made and the program
+ends no steps itself. It ends as the call returns; where autograd records, a backward may follow, and it ends
+as the next call begins, or with the process. So validation within a training ends none. A call during
+another one (DataParallel's replicas, threads of a server) is part of that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from rankmem_agent.hooks.guard import Guard, unseen_by_modes
+from rankmem_agent.hooks.inputs import Inputs, inputs_of
+from rankmem_agent.hooks.module_names import parameters
+from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.hooks.steps import ENDED_BY_CALL, Steps
+from rankmem_agent.hooks.tracing import Tracing
+from rankmem_agent.spool.layout import Kind
+
+ENDS_STEP: Final = 1
+"""A bit of the answer: a step ends when this call returns."""
+NOT_IN_THIS_STEP: Final = 2
+"""No further call in this grad mode is of interest until a step has ended."""
+CALLS_MAX: Final = 8
+"""Calls of a step in each grad mode whose inputs are recorded: microbatches of an accumulated gradient, and
+validation batches apart from them."""
+ASKED_MAX: Final = 64
+"""Calls of a step in each grad mode that are looked at: a simulation calls a policy thousands of times."""
+TEXTS_MAX: Final = 1024
+"""Texts of inputs whose ids are remembered."""
+
+
+class ModelCalls:
+    """Follows the calls of the model; made once, when the agent attaches.
+
+    Args:
+        path_of: the string id of a module's path.
+        was_optimizer_made: whether an optimizer exists, or has existed.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        tracing: Tracing,
+        guard: Guard,
+        steps: Steps,
+        path_of: Callable[[Any], int],
+        was_optimizer_made: Callable[[], bool],
+    ) -> None:
+        import torch  # loaded, since there are modules
+
+        self._recorder = recorder
+        self._tracing = tracing
+        self._guard = guard.of("inputs and steps of inference", self.stop, infers=True)
+        self._steps = steps
+        self._path_of = path_of
+        self._was_optimizer_made = was_optimizer_made
+        self._tensor_type = torch.Tensor
+        self._is_grad_enabled = torch.is_grad_enabled
+        self._sizes: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """By identity of a module: how many numbers its parameters have."""
+        self._model = 0
+        """The identity of the model; 0: none was called yet."""
+        self._step = -1
+        """The step that goes on."""
+        self._asked, self._recorded = [0, 0], [0, 0]
+        """Calls in it that were looked at, and whose inputs were recorded: without and with autograd."""
+        self._is_pending = False
+        """A call has returned, or will, whose step ends as the next one begins."""
+        self._texts: dict[Inputs, int] = {}
+        self._is_on = True
+
+    def stop(self) -> None:
+        """Does nothing from now on."""
+        self._is_on = False
+
+    def entered(self, module: Any, args: Any, kwargs: Any) -> int:
+        """An outermost call of a module has begun; the bits of the answer. It raises nothing.
+
+        Args:
+            args, kwargs: what it is given; kwargs None where they are not known.
+        """
+        if not self._is_on:
+            return NOT_IN_THIS_STEP
+        try:
+            if self._tracing.is_traced():
+                return 0
+            return self._follow(module, args, kwargs)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)
+            return NOT_IN_THIS_STEP
+
+    def left(self, answer: int) -> None:
+        """Where hooks see the calls: the one that was answered so has returned. Its caller is guarded."""
+        if answer & ENDS_STEP and self._is_on and not self._steps.others_end:
+            self._steps.record(self._recorder.intern(ENDED_BY_CALL))
+
+    def finish(self) -> None:
+        """The process ends: so does the step of the last call, where autograd recorded."""
+        try:
+            if self._is_on and self._is_pending and not self._others_end():
+                self.left(ENDS_STEP)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)
+
+    def _follow(self, module: Any, args: Any, kwargs: Any) -> int:
+        if self._steps.catch_up() != self._step:
+            self._begin_step()
+        grad = int(self._is_grad_enabled())
+        self._asked[grad] += 1
+        answer = NOT_IN_THIS_STEP if self._asked[grad] >= ASKED_MAX else 0
+        if not self._is_model(module):
+            return answer
+        ends = not self._others_end()
+        if self._is_pending and ends:
+            self.left(ENDS_STEP)
+            self._begin_step()
+        self._is_pending = ends and bool(grad)
+        if self._recorded[grad] < CALLS_MAX and not self._tracing.hides_tensors():
+            self._record(module, args, kwargs, grad)
+            self._recorded[grad] += 1
+        if ends:
+            return 0 if self._is_pending else ENDS_STEP
+        return answer if self._recorded[grad] < CALLS_MAX else NOT_IN_THIS_STEP
+
+    def _begin_step(self) -> None:
+        self._step = self._steps.number
+        self._asked, self._recorded = [0, 0], [0, 0]
+
+    def _others_end(self) -> bool:
+        return self._steps.others_end or self._was_optimizer_made()
+
+    def _is_model(self, module: Any) -> bool:
+        key = id(module)
+        known = self._sizes.get(key)
+        size = known[1] if known is not None else self._measure(key, module)
+        if key != self._model and size > self._sizes.get(self._model, (None, 0))[1]:
+            self._model = key
+        return key == self._model and size > 0
+
+    def _measure(self, key: int, module: Any) -> int:
+        if self._tracing.hides_tensors():
+            return 0
+        with unseen_by_modes():
+            try:
+                size = sum(int(parameter.numel()) for _, parameter in parameters(module))
+            except (ValueError, RuntimeError):  # a lazy module, before its first call
+                return 0
+
+        def gone(_: object) -> None:
+            self._sizes.pop(key, None)
+            if self._model == key:  # another one may get its address
+                self._model = 0
+
+        self._sizes[key] = (weakref.ref(module, gone), size)
+        return size
+
+    def _record(self, module: Any, args: Any, kwargs: Any, grad: int) -> None:
+        with unseen_by_modes():
+            inputs = inputs_of(self._tensor_type, args, kwargs)
+        if not inputs.tensors and not inputs.num_left_out:
+            return
+        facts = self._texts.get(inputs)
+        if facts is None:
+            facts = self._recorder.intern(inputs.text())
+            if len(self._texts) < TEXTS_MAX:
+                self._texts[inputs] = facts
+        self._recorder.record(
+            Kind.INPUT,
+            with_grad=grad,
+            step=self._step,
+            size_bytes=inputs.size_bytes,
+            module=self._path_of(module),
+            num_left_out=inputs.num_left_out,
+            facts=facts,
+        )
+
+
+def optimizer_seen() -> Callable[[], bool]:
+    """A question: whether an optimizer of torch's or derived from it was made in this process.
+
+    Its answer stays True. Source: ``torch.optim.Optimizer._patch_step_function`` (2.6 to 2.13), which marks
+    the ``step`` of each class of which one is made.
+    """
+    import torch
+
+    base = torch.optim.Optimizer
+    found: list[bool] = []
+
+    def was_made() -> bool:
+        if found:
+            return True
+        classes: list[type[Any]] = [base]
+        while classes:
+            each = classes.pop()
+            if getattr(each.__dict__.get("step"), "hooked", False):
+                found.append(True)
+                return True
+            classes += type.__subclasses__(each)
+        return False
+
+    return was_made

@@ -1,0 +1,102 @@
+"""What activation checkpoints of modules do to the lives of a step's blocks.
+
+Stage: insights. In: a step, and the modules that are to be under a checkpoint. Out: an edit. What a module's
+forward keeps for backward dies with that forward and comes again, in the same order, right before backward
+reaches the module; what its forward makes and frees on the way comes again, too. Its output stays, and its
+input stays until its backward is done. As ``torch.utils.checkpoint`` with use_reentrant=False (torch 2.11),
+which ends as soon as all is there that was saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from rankmem_aggregator.insights.edits import Edit, Lives, Step
+from rankmem_aggregator.insights.lives import Array
+
+KEPT_BETWEEN: Final = ("activation", "input")
+"""Categories of what a checkpoint does not keep."""
+
+
+def checkpointed(units: Sequence[str]) -> Edit:
+    """Modules under a checkpoint: what their forward keeps for backward comes again before it."""
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        forward = step.first_pass[lives.of] & (lives.born > step.window.begin)
+        unit_of = np.where(forward, step.unit_of[lives.of], -1)
+        kept = np.isin(step.category, KEPT_BETWEEN)[lives.of]
+        order = np.argsort(unit_of, kind="stable")
+        sorted_units = unit_of[order]
+        died, more = lives.died.copy(), [np.zeros((4, 0))]
+        for unit in units:
+            number = step.units.index(unit)
+            begin, end = np.searchsorted(sorted_units, [number, number + 1])
+            reached = step.backward_births(number)
+            if begin < end and len(reached):
+                span = float(reached.min()), float(reached.max())
+                more.append(_recomputed(step, lives, order[begin:end], span, kept, died))
+        born, ends, sizes, of = np.concatenate(more, axis=1)
+        return lives.changed(died=died).and_more(born, ends, sizes, of.astype(np.int64))
+
+    return edit
+
+
+def _recomputed(
+    step: Step, lives: Lives, forward: Array, backward: tuple[float, float], kept: Array, died: Array
+) -> Array:
+    """What comes again of a unit, rows as those of Lives; changes ``died`` of what its checkpoint changes.
+
+    Args:
+        forward: lives of the unit's forward pass.
+        backward: when the first and the last block of its backward are made.
+        kept: which lives a checkpoint does not keep.
+        died: of all lives.
+    """
+    begin, end = float(lives.born[forward].min()), float(lives.born[forward].max())
+    back = backward[0]
+    if back <= end:
+        return np.zeros((4, 0))
+    output, comes_again = _output(step, lives, forward)
+    forward = forward[forward != output]
+    saved = forward[(died[forward] >= back) & kept[forward]]
+    brief = forward[died[forward] <= end + 1]
+
+    def again(at: Array) -> Array:
+        found: Array = back - 1 + (at - begin + 1) / (end - begin + 3) * 0.9
+        return found
+
+    outputs = np.array([output] if comes_again else [], np.int64)
+    # A checkpoint holds its input while backward runs: what was made last before it, as large as its output.
+    alike = (lives.bytes == lives.bytes[output]) & (lives.born < begin) & (lives.died >= begin)
+    inputs = np.flatnonzero(alike & (lives.born > step.window.begin))
+    if len(inputs):
+        last = inputs[np.argmax(lives.born[inputs])]
+        died[last] = max(died[last], backward[1])
+    ends = np.concatenate([died[saved], again(died[brief]), np.full(len(outputs), back - 0.05)])
+    died[saved] = end + 0.5
+    both = np.concatenate([saved, brief, outputs])
+    return np.stack([again(lives.born[both]), ends, lives.bytes[both], lives.of[both].astype(np.float64)])
+
+
+def _output(step: Step, lives: Lives, forward: Array) -> tuple[int, bool]:
+    """Which life is the output of a forward pass, and whether computing it again takes it as well.
+
+    It is the largest of the last operator's blocks that outlive the pass. What saves something that it makes
+    together with its output, as a norm its mean, is run whole again; others end before they make it.
+    """
+    end = lives.born[forward].max()
+    later = lives.born[lives.born > end]
+    outlives = forward[lives.died[forward] > later.min()] if len(later) else forward
+    order = outlives[np.argsort(lives.born[outlives], kind="stable")] if len(outlives) else forward
+    names = step.window.operator, step.window.module, step.window.line
+    last = [each[int(lives.of[order[-1]])] for each in names]
+    run = []
+    for place in order[::-1]:
+        if [each[int(lives.of[place])] for each in names] != last:
+            break
+        run.append(int(place))
+    output = max(run, key=lambda place: (lives.bytes[place], lives.born[place]))
+    return output, any(lives.born[place] > lives.born[output] for place in run)

@@ -1,0 +1,286 @@
+"""Edits of the lives of a step's blocks: what a remedy does to them.
+
+Stage: insights. In: :class:`Lives` of a steady step. Out: other lives; the peak is then recomputed, since
+bytes that go at the peak move it. An edit returns the lives it was given where it has nothing to do. Pure
+functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+import numpy as np
+
+from rankmem_aggregator.insights.lives import Array
+from rankmem_aggregator.insights.windows import NEVER, Window, peak_of
+
+LOSS_OPERATORS: Final = ("aten::cross_entropy_loss", "aten::_log_softmax", "aten::log_softmax")
+LOSS_BACKWARD: Final = ("aten::nll_loss_backward", "aten::_log_softmax_backward_data", "aten::_to_copy")
+HEAD_OPERATORS: Final = ("aten::linear", "aten::mm", "aten::addmm", "aten::matmul")
+LOGITS_SHARES: Final = (0.45, 1.05)
+"""Of the largest block of the loss: what is as large as the logits, in 16 bits as well."""
+BUCKET_BIRTHS: Final = 2
+"""So many allocations later autograd lets go of a gradient that was copied into its bucket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lives:
+    """Lives of blocks: born, died (NEVER: after the step), bytes, and which block of the window each was."""
+
+    born: Array
+    died: Array
+    bytes: Array
+    of: Array
+
+    def peak(self) -> tuple[float, float]:
+        """The most bytes alive at once, and when."""
+        counted = (self.bytes > 0) & (self.died > self.born)
+        return peak_of(self.born[counted], self.died[counted], self.bytes[counted])
+
+    def changed(self, **columns: Array) -> Lives:
+        """The same with other columns."""
+        return replace(self, **columns)
+
+    def kept(self, which: Array) -> Lives:
+        """Those of a mask alone."""
+        return Lives(born=self.born[which], died=self.died[which], bytes=self.bytes[which], of=self.of[which])
+
+    def and_more(self, born: Array, died: Array, sizes: Array, of: Array) -> Lives:
+        """With further lives."""
+        return Lives(
+            born=np.concatenate([self.born, born]),
+            died=np.concatenate([self.died, died]),
+            bytes=np.concatenate([self.bytes, sizes]),
+            of=np.concatenate([self.of, of]),
+        )
+
+    def and_one(self, born: float, died: float, size: float, of: int) -> Lives:
+        """With one more life."""
+        return self.and_more(np.array([born]), np.array([died]), np.array([size]), np.array([of]))
+
+
+Edit = Callable[["Step", Lives], Lives]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A steady step, with what edits ask about its blocks."""
+
+    window: Window
+    category: Array
+    phase: Array
+    operator: Array
+    module: list[str | None]
+    inside: Array
+    """Made in the step, not before."""
+    in_backward: Array
+    """Made in it, by backward."""
+    first_pass: Array
+    """Made by the forward pass itself, not when a checkpoint computed it again."""
+    families: list[list[str]]
+    """Paths of siblings that repeat, such as blocks.0, blocks.1; the largest family first."""
+    unit_of: Array
+    """Of each block the sibling that it is in, over all families; -1 outside of them."""
+    units: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of_window(cls, window: Window) -> Self:
+        """The facts of a window."""
+        paths = [None if path is None else path.removeprefix("module.") for path in window.module]
+        phase = np.array([each or "" for each in window.phase])
+        inside = np.arange(len(window)) >= window.num_older
+        forward = inside & (phase == "forward")
+        families = families_of({paths[place] for place in np.flatnonzero(forward)})
+        units = [unit for family in families for unit in family]
+        numbers = {unit: number for number, unit in enumerate(units)}
+        known: dict[str | None, int] = {}
+        for path in set(paths):
+            known[path] = next((numbers[part] for part in _prefixes(path) if part in numbers), -1)
+        return cls(
+            window=window,
+            category=np.array(window.category),
+            phase=phase,
+            operator=np.array([each or "" for each in window.operator]),
+            module=paths,
+            inside=inside,
+            in_backward=inside & (phase == "backward"),
+            first_pass=forward & ~np.array(window.recomputed, bool),
+            families=families,
+            unit_of=np.array([known[path] for path in paths], np.int64),
+            units=units,
+        )
+
+    def backward_births(self, unit: int) -> Array:
+        """When the blocks of a unit's backward were made."""
+        found: Array = self.window.born[self.in_backward & (self.unit_of == unit)]
+        return found
+
+    def lives(self) -> Lives:
+        """The lives as they were."""
+        window = self.window
+        return Lives(
+            born=window.born.astype(np.float64),
+            died=window.died.astype(np.float64),
+            bytes=window.bytes.astype(np.float64),
+            of=np.arange(len(window)),
+        )
+
+
+def _prefixes(path: str | None) -> list[str]:
+    """The path and those above it, the shortest first."""
+    parts = [] if path is None else path.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
+
+
+def families_of(paths: set[str | None]) -> list[list[str]]:
+    """Siblings that differ by a number alone, the outermost of each path; families of two at least."""
+    found: dict[str, dict[str, int]] = {}
+    for path in paths:
+        for unit in _prefixes(path):
+            above, _, name = unit.rpartition(".")
+            if name.isdigit():
+                found.setdefault(above, {})[unit] = int(name)
+                break
+    families = [sorted(members, key=members.__getitem__) for members in found.values() if len(members) > 1]
+    return sorted(families, key=lambda family: (-len(family), family[0]))
+
+
+def loss_in_chunks(count: int) -> Edit:
+    """The head and the loss in parts: logits and their gradients of a part at a time."""
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        of, inside = lives.of, lives.born > step.window.begin
+        operator = step.operator[of]
+        loss = inside & np.isin(operator, LOSS_OPERATORS)
+        if not loss.any():
+            return lives
+        largest = float(lives.bytes[loss].max())
+        low, high = (share * largest for share in LOGITS_SHARES)
+        alike = inside & (lives.bytes >= low) & (lives.bytes <= high)
+        latest = float(lives.born[loss].max())
+        heads = np.flatnonzero(alike & np.isin(operator, HEAD_OPERATORS) & (lives.born < latest))
+        chosen = alike & (loss | np.isin(operator, LOSS_BACKWARD))
+        chosen[heads[np.argsort(lives.born[heads])[-1:]]] = True
+        edited = lives.changed(bytes=np.where(chosen, lives.bytes / count, lives.bytes))
+        head = _head_gradient(step, lives, chosen, latest)
+        return edited if head is None else edited.and_one(*head)
+
+    return edit
+
+
+def _head_gradient(
+    step: Step, lives: Lives, chosen: Array, latest: float
+) -> tuple[float, float, float, int] | None:
+    """Each part adds to the gradient of the head: once more of it while the loss runs backward."""
+    of = lives.of
+    made = np.flatnonzero(
+        (lives.born > latest)
+        & (step.phase[of] == "backward")
+        & np.isin(step.operator[of], ("aten::mm", "aten::addmm"))
+        & (step.category[of] == "gradient")
+    )
+    if not len(made):
+        return None
+    head = int(made[np.argmin(lives.born[made])])
+    back = lives.born[chosen & (lives.born > latest)]
+    begin = float(back.min()) if len(back) else latest
+    return begin, float(lives.born[head]) + 0.5, float(lives.bytes[head]), int(of[head])
+
+
+def scaled(shares: dict[str, float]) -> Edit:
+    """Blocks of these categories in a share of their bytes."""
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        factor = np.ones(len(lives.of))
+        for category, share in shares.items():
+            factor[step.category[lives.of] == category] = share
+        return lives.changed(bytes=lives.bytes * factor)
+
+    return edit
+
+
+def one_at_a_time(step: Step, lives: Lives) -> Lives:
+    """foreach=False: of the optimizer's scratch no more than twice the largest parameter."""
+    of = lives.of
+    lasting = np.isin(step.category[of], ("optimizer_state", "parameter", "gradient"))
+    scratch = (lives.born > step.window.begin) & (step.phase[of] == "optimizer") & ~lasting
+    largest = lives.bytes[step.category[of] == "parameter"].max(initial=0)
+    ends = lives.died[scratch & (lives.died < NEVER)]
+    if not len(ends) or lives.kept(scratch).peak()[0] <= 2 * largest:
+        return lives
+    begin, first = float(lives.born[scratch].min()), int(of[np.flatnonzero(scratch)[0]])
+    return lives.kept(~scratch).and_one(begin, float(ends.max()), float(2 * largest), first)
+
+
+def gradients_let_go(step: Step, lives: Lives) -> Lives:
+    """zero_grad(set_to_none=True): gradients go between steps, and come with backward."""
+    of = lives.of
+    stays = (step.category[of] == "gradient") & (lives.born <= step.window.begin) & (lives.died >= NEVER)
+    if not stays.any():
+        return lives
+    backward = (lives.born > step.window.begin) & (step.phase[of] == "backward") & (lives.died < NEVER)
+    made = np.flatnonzero(backward & np.isin(step.category[of], ("autograd_detail", "gradient", "temporary")))
+    by_size: dict[float, list[int]] = {}
+    for place in made[np.argsort((lives.died - lives.born)[made], kind="stable")][::-1].tolist():
+        by_size.setdefault(float(lives.bytes[place]), []).append(place)
+    optimizer = lives.born[(lives.born > step.window.begin) & (step.phase[of] == "optimizer")]
+    late = float(optimizer.min()) - 0.5 if len(optimizer) else float(step.window.end)
+    died, alone = lives.died.copy(), []
+    for place in np.flatnonzero(stays).tolist():
+        same = by_size.get(float(lives.bytes[place]))
+        if same:
+            died[same.pop()] = NEVER
+        else:
+            alone.append(place)
+    edited = lives.changed(died=died).kept(~stays)
+    ends = np.full(len(alone), float(NEVER))
+    return edited.and_more(np.full(len(alone), late), ends, lives.bytes[alone], of[alone])
+
+
+def in_bucket_views(step: Step, lives: Lives) -> Lives:
+    """gradient_as_bucket_view=True: gradients are DDP's buckets; what backward makes goes once copied."""
+    of = lives.of
+    gradient = (step.category[of] == "gradient") & (step.phase[of] == "backward")
+    older = gradient & (lives.born <= step.window.begin)
+    buckets = (step.category[of] == "gradient") & (lives.born <= step.window.begin)
+    if not buckets.any():
+        return lives
+    births = np.sort(lives.born[lives.born > step.window.begin])
+    made = gradient & (lives.born > step.window.begin)
+    place = np.searchsorted(births, lives.born, side="right") + BUCKET_BIRTHS
+    soon = births[np.minimum(place, len(births) - 1)]
+    return lives.changed(died=np.where(made, np.minimum(lives.died, soon), lives.died)).kept(~older)
+
+
+def let_go_of_last_step(step: Step, lives: Lives) -> Lives:
+    """What the step before left and this one frees goes with the step before."""
+    lasting = np.isin(step.category[lives.of], ("parameter", "optimizer_state", "gradient"))
+    return lives.kept((lives.born > step.window.begin) | (lives.died >= NEVER) | lasting)
+
+
+def accumulated(count: int) -> Edit:
+    """The batch in parts: activations of a part at a time, gradients that stay from the first part on."""
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        of = lives.of
+        gradient = step.category[of] == "gradient"
+        constant = np.isin(step.category[of], ("parameter", "optimizer_state", "gradient")) | (
+            (step.category[of] == "unknown") & ~np.isin(step.phase[of], ("forward", "backward"))
+        )
+        constant |= step.phase[of] == "optimizer"
+        made = gradient & (step.phase[of] == "backward") & (lives.born > step.window.begin)
+        if not made.any():
+            return lives
+        births = np.sort(lives.born[lives.born > step.window.begin])
+        place = np.searchsorted(births, lives.born, side="right") + BUCKET_BIRTHS
+        soon = births[np.minimum(place, len(births) - 1)]
+        edited = lives.changed(
+            bytes=np.where(constant, lives.bytes, lives.bytes / count),
+            died=np.where(made, np.minimum(lives.died, soon), lives.died),
+        )
+        begin = np.full(int(made.sum()), float(step.window.begin))
+        return edited.and_more(begin, lives.died[made], lives.bytes[made], of[made])
+
+    return edit

@@ -1,0 +1,175 @@
+"""A step at any size on any device: its peak, what it needs there, and the largest size that fits.
+
+Stage: insights. In: steady steps of one or more sizes, a device. Out: :class:`Fitted`, their models with the
+bounds of their error; :class:`Sized`, what they come to on the device. Asks nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rankmem_aggregator.insights.capacity import reserved_and_needed, runs_in, trace_at
+from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
+from rankmem_aggregator.insights.laws import Model, of_one, of_two
+from rankmem_aggregator.insights.lives import Trace
+from rankmem_aggregator.insights.reading import CannotTell
+from rankmem_aggregator.insights.settings import Settings
+
+TWO_SIZES_SHARE: Final = 0.01
+ONE_SIZE_SHARES: Final = (0.2, 0.01)
+"""How far the real peak may be below and above that predicted from one size: measured, docs/insights.md."""
+TIMES_MAX: Final = 1 << 16
+"""Of the largest recorded size: where the search for the largest that fits ends."""
+STEPS_OF_TIMES: Final = 20
+"""Where sizes have no numbers, the largest that fits is found in twentieths of the largest recorded."""
+
+
+class Fitted:
+    """The models of the recorded sizes, and what they say of others."""
+
+    def __init__(self, recorded: Sequence[Recorded], what: str) -> None:
+        self.recorded = recorded
+        self.what = what
+        self._models: dict[tuple[float, float], Model] = {}
+        self.below, self.above = self._bounds()
+
+    def model(self, size: float, among: Sequence[Recorded] | None = None) -> Model:
+        """The model for a size: from the recorded sizes nearest to it, with the lives of the nearest."""
+        near = sorted(among or self.recorded, key=lambda each: abs(math.log(size / each.size)))[:2]
+        key = (near[0].size, near[-1].size)
+        if key not in self._models:
+            one, other = near[0], near[-1]
+            self._models[key] = (
+                of_one(one.window, one.size)
+                if len(near) == 1
+                else of_two(one.window, one.size, other.window, other.size)
+            )
+        return self._models[key]
+
+    def refuse(self, wanted: Sequence[Wanted]) -> None:
+        """Raises CannotTell where the recorded sizes do not carry what is asked."""
+        for one in self.recorded if len(self.recorded) > 1 else ():
+            self.model(one.size).refuse()
+        if len(self.recorded) > 1:
+            return
+        if self.what == "length":
+            raise CannotTell(
+                "steps of one length were recorded: what grows with its square cannot be told from what "
+                "grows with "
+                "it; record a second length"
+            )
+        if any(each.times < 1 for each in wanted):
+            raise CannotTell(
+                "steps of one batch were recorded, which bounds larger ones alone; record a second, "
+                "smaller one"
+            )
+
+    def _bounds(self) -> tuple[float, float]:
+        """By what shares the real peak may be below and above the one predicted."""
+        if len(self.recorded) == 1:
+            return ONE_SIZE_SHARES
+        if len(self.recorded) == 2:
+            return TWO_SIZES_SHARE, TWO_SIZES_SHARE
+        worst = 0.0
+        for one in self.recorded:
+            others = [other for other in self.recorded if other is not one]
+            real = one.window.peak()[0]
+            worst = max(worst, abs(self.model(one.size, others).peak_at(one.size) / max(real, 1) - 1))
+        share = max(TWO_SIZES_SHARE, 2 * worst)
+        return share, share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The device on which it is to run."""
+
+    settings: Settings | None
+    """Of its allocator; None where it keeps no pool, or cannot be replayed."""
+    total_bytes: int | None
+    usable_bytes: int | None
+    workspaces: bool
+    """Whether cuBLAS's are to be added."""
+    not_replayed: str = ""
+    """Why there is no figure of the allocator; empty on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A model on a device: what the step holds and needs there."""
+
+    fitted: Fitted
+    device: Device
+
+    def trace(self, size: float, settings: Settings) -> Trace:
+        model = self.fitted.model(size)
+        return trace_at(model.window, model.sizes_at(size), settings, workspaces=self.device.workspaces)
+
+    def row(self, size: float, number: int | None, times: float) -> dict[str, Any]:
+        fitted, device = self.fitted, self.device
+        is_recorded = any(each.size == size for each in fitted.recorded)
+        live = fitted.model(size).peak_at(size)
+        below, above = (0.0, 0.0) if is_recorded else (fitted.below, fitted.above)
+        reserved = needed = None
+        if device.settings is not None:
+            reserved, needed = reserved_and_needed(self.trace(size, device.settings))
+        return {
+            "size": number,
+            "times": times,
+            "is_recorded": is_recorded,
+            "live_peak_bytes": live,
+            "low_bytes": round(live * (1 - below)),
+            "high_bytes": round(live * (1 + above)),
+            "needed_bytes": needed,
+            "reserved_peak_bytes": reserved,
+            "fits": self.fits(size),
+        }
+
+    def fits(self, size: float) -> str | None:
+        """yes, no or unclear; None where no device was named."""
+        if self.device.usable_bytes is None:
+            return None
+        # The allocator's own error is within the same bounds as the bytes it is given.
+        if self.runs(size, self.fitted.above):
+            return "yes"
+        return "unclear" if self.runs(size, -self.fitted.below) else "no"
+
+    def runs(self, size: float, more: float = 0.0) -> bool:
+        """Whether it runs, were all of it larger by a share."""
+        usable = (self.device.usable_bytes or 0) / (1 + more)
+        if self.device.settings is None:
+            return self.fitted.model(size).peak_at(size) <= usable
+        return runs_in(self.trace(size, self.device.settings), usable)
+
+
+def _largest(runs: Callable[[int], bool], most: int) -> int:
+    """The largest whole number up to ``most`` for which it runs; 0 where none does."""
+    low, high = 0, 1
+    while high < most and runs(high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if runs(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def largest_figures(sized: Sized, largest: Recorded) -> dict[str, Any]:
+    """The largest size that fits, and the largest that does whatever the error."""
+    unit = 1.0 if largest.number is not None else largest.size / STEPS_OF_TIMES
+    most = int(TIMES_MAX * largest.size / unit)
+    one_size = len(sized.fitted.recorded) == 1
+    least = round(largest.size / unit) if one_size else 1
+
+    def largest_with(more: float) -> int:
+        found = _largest(lambda count: sized.runs(count * unit, more), most)
+        return found if found >= least else 0
+
+    found = {"largest": largest_with(0.0), "largest_surely": largest_with(sized.fitted.above)}
+    if largest.number is not None:
+        return {f"{name}_size": value or None for name, value in found.items()}
+    return {f"{name}_times": value / STEPS_OF_TIMES or None for name, value in found.items()}

@@ -1,0 +1,154 @@
+"""What the insight into fitting says in words. Stage: query. In: figures. Out: short sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rankmem_aggregator.insights.fragmentation_text import differs
+from rankmem_aggregator.insights.reading import CannotTell
+from rankmem_aggregator.insights.replays import Check
+from rankmem_aggregator.quantity_text import bytes_text, counted
+
+Figures = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+def refuse_replay(name: str, found: Check) -> None:
+    """Raises CannotTell where the allocator's model does not reproduce the recording."""
+    if found.reserved_difference_bytes > found.recorded_peak_bytes // 100:
+        raise CannotTell(differs(name, found))
+
+
+def _named(what: str, size: int | None, times: float) -> str:
+    return f"{what} {size:,}" if size is not None else f"{times:g}x the {what}"
+
+
+def _bytes(row: Row) -> int:
+    """What a row asks of the device: what the allocator needs, else what is alive at once."""
+    found: int = row["live_peak_bytes"] if row["needed_bytes"] is None else row["needed_bytes"]
+    return found
+
+
+def sentence(name: str, first: Row | None, figures: Figures, rows: Sequence[Row]) -> str:
+    """The answer in one sentence.
+
+    Args:
+        name: of the device.
+        first: the row of the first size asked for; None where none was.
+    """
+    what = figures["what"]
+    if first is None:
+        largest = _largest(figures, "largest")
+        if figures["usable_bytes"] is not None:
+            where = f"in {bytes_text(figures['usable_bytes'])} on {name}"
+            return (
+                f"the largest {what} that fits {where} is {largest}"
+                if largest
+                else _none_fits(figures, where)
+            )
+        first = next(row for row in rows if not row["is_recorded"])
+    size = _named(what, first["size"], first["times"])
+    verb = "needs" if first["needed_bytes"] is not None else "holds"
+    text = f"{size} {verb} {bytes_text(_bytes(first))} on {name}"
+    if first["fits"] is None:
+        return text
+    verdict = {
+        "yes": "it fits in", "no": "it does not fit in", "unclear": "it may or may not fit in",
+    }[first["fits"]]  # fmt: skip
+    return f"{text}: {verdict} {bytes_text(figures['usable_bytes'])}"
+
+
+def _none_fits(figures: Figures, where: str) -> str:
+    if figures["num_sizes"] == 1:
+        return f"not even the recorded {figures['what']} fits {where}"
+    return f"no {figures['what']} fits {where}"
+
+
+def _largest(figures: Figures, name: str) -> str:
+    """``41``, ``3.4x the recorded one``, or empty where nothing fits."""
+    if (size := figures.get(f"{name}_size")) is not None:
+        return f"{size:,}"
+    if (times := figures.get(f"{name}_times")) is not None:
+        return f"{times:g}x the largest recorded"
+    return ""
+
+
+def error(below: float, above: float, num_sizes: int) -> str:
+    """How far the figures may be off."""
+    if num_sizes == 1:
+        bound = f"at most {above:.0%} above and up to {below:.0%} below"
+        return f"from one size, an upper bound: the real peak is {bound}"
+    how = "each recorded size was predicted from the others" if num_sizes > 2 else "from two sizes"
+    return f"within {above:.1%}, {how}; if all but the size stays as it is"
+
+
+AS_CUDA: Final = (
+    "as on a CUDA device: the CPU's blocks through the model of its allocator, with a cuBLAS workspace of "
+    "8.13 MiB for each thread (Hopper takes 32 MiB). Shown for one model in fp32, by a prototype, within "
+    "0.4 %; not for bf16, cuDNN, flash attention and compiled code, which allocate otherwise on a GPU. The "
+    "CUDA context and NCCL are not in it"
+)
+MEASURED_TIMES: Final = 16
+"""Of the largest recorded size: the furthest that was held against real steps."""
+
+
+def notes(figures: Figures, times: float) -> tuple[str, ...]:
+    """What to know of the table.
+
+    Args:
+        figures: those of the answer.
+        times: the largest size of the table, of the largest recorded.
+    """
+    found = [_from(figures), *_capacity(figures)]
+    if times > MEASURED_TIMES:
+        found.append(f"beyond {MEASURED_TIMES} times the largest recorded size nothing was measured")
+    if figures["not_replayed"]:
+        found.append(f"the allocator's part cannot be told: {figures['not_replayed']}")
+    if figures["has_workspaces"]:
+        found.append(AS_CUDA)
+    return tuple(found)
+
+
+def _from(figures: Figures) -> str:
+    what, sizes = figures["what"], figures["recorded_sizes"]
+    if sizes[0] is None:
+        inputs = " and ".join(bytes_text(each) for each in figures["recorded_input_bytes"])
+        source = f"from steady steps with inputs of {inputs}"
+    else:
+        source = f"from steady steps at {what} {' and '.join(f'{each:,}' for each in sizes)}"
+    if figures["num_sizes"] > 1:
+        source += f": {figures['num_matched']:,} of {counted(figures['num_blocks'], 'block')} matched"
+    shares = figures["shares_at_peak"]
+    names = {
+        "constant": "constant",
+        "line": f"with the {what}",
+        "square": f"with the {what}'s square",
+        "odd": "otherwise",
+    }
+    parts = ", ".join(f"{name} {shares[law]:.0%}" for law, name in names.items() if shares[law] >= 0.005)
+    return f"{source}; of the peak {parts}"
+
+
+def _capacity(figures: Figures) -> list[str]:
+    if figures["usable_bytes"] is None:
+        return []
+    largest, surely = _largest(figures, "largest"), _largest(figures, "largest_surely")
+    found = []
+    if largest:
+        within = "" if largest == surely else f"; {surely or 'none'} with the error against it"
+        found.append(f"largest {figures['what']} that fits: {largest}{within}")
+    total, usable = figures["total_bytes"], figures["usable_bytes"]
+    if total != usable:
+        found.append(
+            f"usable {bytes_text(usable)} of {bytes_text(total)}: less 1 %, 256 MiB at least, and what the "
+            "process held beyond the allocator, where recorded"
+        )
+    return found
+
+
+def next_commands(figures: Figures, does_not_fit: bool) -> tuple[str, ...]:
+    """What to run next."""
+    if does_not_fit:
+        return (f"rankmem whatif --rank {figures['rank']}",)
+    return (f"rankmem peak --by category --rank {figures['rank']}",)

@@ -1,0 +1,224 @@
+"""What holds a device's memory, seen from outside: every process's allocator, and what lies beyond it.
+
+Stage: query, in the reader's process. In: a way to ask named queries. Out: an ``Answer``.
+
+**The sum.** used on the device = over its processes (PyTorch's allocator + communicators + runtime + other
+components + unexplained) + other processes, at the instant at which the device held most. Each part is
+*measured* (an allocator's own figure, or a sample by the driver), *derived* (the difference of measured ones,
+or what the process held before its first allocation) or *unknown*, never 0 instead. The parts that are known
+add up to what is used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rankmem_aggregator.insights import ledger_text as text
+from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
+from rankmem_protos.devices import HOST_MEMORY
+
+COMMUNICATORS: Final = frozenset({"HCCL", "NCCL", "RCCL"})
+RUNTIMES: Final = frozenset({"RUNTIME", "CUDA"})
+OF_PYTORCH: Final = frozenset({"APP"})
+"""What a driver samples under this name is what PyTorch's allocator took from it: counted once."""
+FINDING_SHARE: Final = 0.05
+"""Of what is used: unexplained or other processes' bytes from here on are a finding."""
+APART_NS_MAX: Final = 2_000_000_000
+"""Samples come about once a second; parts further apart leave the answer suspected."""
+
+SCHEMA: Final = pa.schema(
+    [
+        ("part", pa.string()),
+        ("name", pa.string()),
+        ("attempt", pa.int64()),
+        ("rank", pa.int64()),
+        ("device", pa.string()),
+        ("bytes", pa.int64()),
+        ("share", pa.float64()),
+        ("source", pa.string()),
+        ("basis", pa.string()),
+    ]
+)
+"""The rows of the answer, process after process. part: pytorch, communicators, runtime, component,
+unexplained, other_processes, or outside_allocators where what a process holds is not known; name: the
+component's own; rank: NULL for what is of no rank; bytes: NULL where unknown; share: of what is used; source:
+measured, derived or unknown; basis: what the figure rests on, in words."""
+
+Row = dict[str, Any]
+
+
+def ledger_of(ask: Ask, session_id: str, *, rank: int | None = None, device: str | None = None) -> Answer:
+    """The ledger of one device.
+
+    Args:
+        ask: asks a named query.
+        session_id: full id.
+        rank: a rank that has the device; None: the fullest device of the session, accelerators first.
+        device: type and index as that rank names it; None: any.
+    """
+    processes = ask("ledger_processes", session=session_id).to_pylist()
+    place = _place(processes, rank, device)
+    if place is None:
+        return cannot_tell("ledger", session_id, text.no_samples(rank, device), SCHEMA)
+    own = [row for row in processes if row["place"] == place]
+    if all(row["app_reserved_bytes"] is None is row["device_used_bytes"] for row in own):
+        reason = text.nothing_outside(own[0]["rank"], own[0]["device"])
+        return cannot_tell("ledger", session_id, reason, SCHEMA)
+    rows = [part for row in own for part in _parts(row, _components(ask, session_id, row))]
+    return _answer(session_id, own, rows)
+
+
+def _place(processes: Sequence[Row], rank: int | None, device: str | None) -> str | None:
+    """The device that was meant: the one used most of those that fit, host memory after all others."""
+    fitting = [row for row in processes if rank in (None, row["rank"]) and device in (None, row["device"])]
+    if not fitting:
+        return None
+    best = min(
+        fitting,
+        key=lambda row: (
+            row["device"].partition(":")[0] in HOST_MEMORY,
+            -(row["device_used_bytes"] or row["app_reserved_bytes"] or 0),
+            row["rank"],
+            row["device"],
+        ),
+    )
+    return str(best["place"])
+
+
+def _components(ask: Ask, session_id: str, row: Row) -> list[Row]:
+    found: list[Row] = ask(
+        "ledger_components",
+        session=session_id,
+        attempt=row["attempt"],
+        rank=row["rank"],
+        device=row["device"],
+        at_ns=row["at_ns"],
+        seq=row["sampled_seq"],
+    ).to_pylist()
+    return found
+
+
+def _parts(process: Row, components: Sequence[Row]) -> list[Row]:
+    """The rows of one process."""
+    allocators = [each for each in components if each["is_allocator"]]
+    sampled = [each for each in components if not each["is_allocator"]]
+    names = {each["component"].casefold() for each in sampled}
+    known = process["known_bytes"]
+    others = sum(each["reserved_bytes"] for each in allocators)
+    kind = "measured" if known is not None else "unknown"
+    pytorch = None if known is None else known - others
+    rows = [_row(process, "pytorch", pytorch, kind, text.ALLOCATOR)]
+    rows += [_sampled(process, each) for each in sampled if each["component"] not in OF_PYTORCH]
+    rows += [
+        _row(process, "component", each["reserved_bytes"], "measured", text.ALLOCATOR, each["component"])
+        for each in allocators
+        if each["component"].casefold() not in names and each["reserved_bytes"] > 0
+    ]
+    parts = {row["part"] for row in rows}
+    on_host = process["device"].partition(":")[0] in HOST_MEMORY
+    if "communicators" not in parts and not on_host:
+        rows.append(_row(process, "communicators", None, "unknown", text.NO_COMMUNICATORS))
+    if "runtime" not in parts and not on_host:
+        runtime = process["runtime_bytes"]
+        basis = text.NO_RUNTIME if runtime is None else text.RUNTIME
+        rows.append(_row(process, "runtime", runtime, "unknown" if runtime is None else "derived", basis))
+    rows.append(_unexplained(process, rows))
+    return rows
+
+
+def _sampled(process: Row, sample: Row) -> Row:
+    name = sample["component"]
+    part = "communicators" if name in COMMUNICATORS else "runtime" if name in RUNTIMES else "component"
+    return _row(process, part, sample["reserved_bytes"], "measured", text.SAMPLED, name)
+
+
+def _unexplained(process: Row, rows: Sequence[Row]) -> Row:
+    """What the process holds beyond its parts, by the same samples."""
+    whole = process["app_reserved_bytes"]
+    if whole is None:
+        return _row(process, "unexplained", None, "unknown", text.NOT_LISTED)
+    if rows[0]["bytes"] is None:
+        return _row(process, "unexplained", None, "unknown", text.NO_ALLOCATOR)
+    rest = whole - sum(row["bytes"] or 0 for row in rows)
+    if rest < 0:
+        return _row(process, "unexplained", None, "unknown", text.too_much(-rest, process["device"]))
+    hidden = [row["part"] for row in rows if row["bytes"] is None]
+    return _row(process, "unexplained", rest, "derived", text.rest(hidden))
+
+
+def _row(process: Row, part: str, num_bytes: int | None, source: str, basis: str, name: str = "") -> Row:
+    whose = {key: process[key] for key in ("attempt", "rank", "device")}
+    more = {"part": part, "name": name or None, "bytes": num_bytes, "source": source, "basis": basis}
+    return whose | more
+
+
+def _answer(session_id: str, processes: Sequence[Row], rows: list[Row]) -> Answer:
+    used, others = _others(processes, rows)
+    rows += others
+    for row in rows:
+        row["share"] = row["bytes"] / used if used and row["bytes"] is not None else None
+    apart_ns = max(abs(row["sampled_ns"] - row["at_ns"]) for row in processes)
+    figures = _figures(processes, rows, used) | {"samples_apart_ns": apart_ns}
+    on_host = processes[0]["device"].partition(":")[0] in HOST_MEMORY
+    finding = text.finding(figures, FINDING_SHARE) if not on_host else None
+    is_sure = figures["num_unknown"] == 0 and apart_ns <= APART_NS_MAX
+    return Answer(
+        question="ledger",
+        session_id=session_id,
+        verdict="finding" if finding else "fine",
+        certainty="exact" if is_sure else "suspected",
+        error=text.error(figures, APART_NS_MAX),
+        sentence=text.sentence(figures, rows),
+        rows=pa.Table.from_pylist(rows, schema=SCHEMA),
+        figures=figures,
+        notes=text.notes(figures, rows, is_host=on_host),
+        next_commands=text.next_commands(figures),
+    )
+
+
+def _others(processes: Sequence[Row], rows: Sequence[Row]) -> tuple[int | None, list[Row]]:
+    """What is used in all, and the rows that are of no rank."""
+    first = processes[0]
+    device = {"attempt": first["attempt"], "rank": None, "device": first["device"]}
+    used = max((row["device_used_bytes"] for row in processes if row["device_used_bytes"]), default=None)
+    held = [row["app_reserved_bytes"] for row in processes]
+    if used is None:
+        known = [each for each in held if each is not None]
+        return sum(known), [_row(device, "other_processes", None, "unknown", text.NO_DEVICE)]
+    if len(processes) > 1 and not first["has_uuid"] and not first["device"].startswith("cpu"):
+        return used, [_row(device, "other_processes", None, "unknown", text.SHARED_INDEX)]
+    if None in held:
+        rest = used - sum(row["bytes"] or 0 for row in rows)
+        source, basis = ("derived", text.OUTSIDE) if rest >= 0 else ("unknown", text.MOVED)
+        return used, [_row(device, "outside_allocators", rest if rest >= 0 else None, source, basis)]
+    rest = used - sum(held)
+    if rest < 0:
+        return used, [_row(device, "other_processes", None, "unknown", text.MOVED)]
+    return used, [_row(device, "other_processes", rest, "derived", text.REST_OF_DEVICE)]
+
+
+def _figures(processes: Sequence[Row], rows: Sequence[Row], used: int | None) -> dict[str, Any]:
+    first = processes[0]
+    sums = Counter[str]()
+    for row in rows:
+        sums[row["part"]] += row["bytes"] or 0
+    unknown = {row["part"] for row in rows if row["bytes"] is None}
+    is_device = any(row["device_used_bytes"] is not None for row in processes)
+    parts = ("pytorch", "communicators", "runtime", "component", "unexplained", "other_processes")
+    return {
+        "attempt": first["attempt"],
+        "rank": first["rank"],
+        "device": first["device"],
+        "num_ranks": len(processes),
+        "at_ns": first["at_ns"],
+        "used_bytes": used,
+        "is_device": is_device,
+        "device_total_bytes": first["device_total_bytes"],
+        **{f"{part}_bytes": None if part in unknown else sums.get(part) for part in parts},
+        "num_unknown": sum(row["bytes"] is None for row in rows),
+        "unknown_parts": sorted(unknown),
+    }

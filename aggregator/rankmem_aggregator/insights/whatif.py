@@ -1,0 +1,297 @@
+"""What would help: remedies as edits of the lives of a steady step's blocks, each with the peak recomputed.
+
+Stage: query, in the reader's process. In: a way to ask named queries. Out: an ``Answer``. The edits are in
+:mod:`edits` and :mod:`sharding`; here are the remedies that they make, what each costs, and whether it was
+held against real trainings.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rankmem_aggregator.insights import edits
+from rankmem_aggregator.insights import whatif_text as text
+from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
+from rankmem_aggregator.insights.capacity import usable_bytes
+from rankmem_aggregator.insights.checkpoints import checkpointed
+from rankmem_aggregator.insights.edits import Edit, Lives, Step
+from rankmem_aggregator.insights.fit_sizes import steady
+from rankmem_aggregator.insights.reading import CannotTell
+from rankmem_aggregator.insights.sharding import sharded
+from rankmem_aggregator.insights.windows import NEVER, Place, place_of, read_window, step_sizes
+from rankmem_protos.devices import HOST_MEMORY
+from rankmem_protos.errors import Code, RankmemError
+
+CHUNKS: Final = 8
+RANKS: Final = 8
+"""Over which is sharded where the recording is of one rank and nobody says how many there are to be."""
+FAMILIES_MAX: Final = 3
+"""Of siblings, whose checkpoints are tried each."""
+TOGETHER_MAX: Final = 8
+"""Remedies of which all sets are tried."""
+FINDING_SHARE: Final = 0.02
+"""Of the peak: what saves at least this is a finding."""
+
+SCHEMA: Final = pa.schema(
+    [
+        ("remedy", pa.string()),
+        ("what", pa.string()),
+        ("saved_bytes", pa.int64()),
+        ("peak_after_bytes", pa.int64()),
+        ("phase_after", pa.string()),
+        ("costs", pa.string()),
+        ("is_measured", pa.bool_()),
+        ("fits", pa.bool_()),
+    ]
+)
+"""The rows of the answer: single remedies, what saves most first; with fit_bytes also the set of fewest
+changes that fits, before them. remedy: short names, joined by " + "; phase_after: in which the peak is then;
+is_measured: whether the edit was held against trainings with the change; fits: NULL without fit_bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """A change of the training."""
+
+    name: str
+    what: str
+    costs: str
+    edit: Edit
+    is_measured: bool = True
+    rivals: str = ""
+    """A word for what it excludes: two remedies with the same are never tried together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked."""
+
+    fit_bytes: int | None = None
+    """Of the device that it should fit in."""
+    ranks: int | None = None
+    """Over which is sharded; None: those of the recording, or RANKS."""
+    rank: int | None = None
+    attempt: int | None = None
+    device: str | None = None
+
+
+def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
+    """What remedies save; columns of its rows: :data:`SCHEMA`.
+
+    Raises:
+        RankmemError: INVALID for fewer than two ranks.
+    """
+    if request.ranks is not None and request.ranks < 2:
+        raise RankmemError(Code.INVALID, f"over {request.ranks} rank nothing is sharded", "--ranks 8")
+    try:
+        place = place_of(ask, session_id, rank=request.rank, attempt=request.attempt, device=request.device)
+        sizes = step_sizes(ask, place)
+        chosen = max(steady(sizes), key=lambda size: size.to_seq, default=sizes[-1])
+        step = Step.of_window(read_window(ask, place, chosen))
+    except CannotTell as reason:
+        return cannot_tell("whatif", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
+    weights = {
+        row["name"]: row["size_bytes"] or 0
+        for row in ask("weights", session=session_id, rank=place.rank).to_pylist()
+    }
+    world = _world_size(ask, place)
+    ranks = request.ranks or (world if world > 1 else RANKS)
+    is_steady = chosen in steady(sizes)
+    return _answer(session_id, place, step, remedies_of(step, weights, ranks, world), request, is_steady)
+
+
+def _world_size(ask: Ask, place: Place) -> int:
+    """Ranks of the job, as announced."""
+    (row,) = ask("session_row", session=place.session_id).to_pylist()
+    return int(row["world_size"] or 1)
+
+
+def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, world: int = 1) -> list[Remedy]:
+    """All remedies, what costs least first.
+
+    Args:
+        weights: bytes of each parameter, by name.
+        ranks: over which is sharded.
+        world: ranks of the recording.
+    """
+    state = "optimizer_state"
+    return [
+        Remedy(
+            name="let-go", what="let go of the last step's tensors before the next forward", costs="nothing",
+            edit=edits.let_go_of_last_step,
+        ),
+        Remedy(
+            name="set-to-none", what="zero_grad(set_to_none=True)", costs="nothing",
+            edit=edits.gradients_let_go,
+        ),
+        Remedy(
+            name="bucket-view", what="DistributedDataParallel(gradient_as_bucket_view=True)", costs="nothing",
+            edit=edits.in_bucket_views if world > 1 else _nothing, rivals="gradients",
+        ),
+        Remedy(
+            name="foreach", what="optimizer with foreach=False", costs="a slower optimizer step",
+            edit=edits.one_at_a_time,
+        ),
+        Remedy(
+            name="zero1", what=f"shard optimizer state over {ranks} ranks (ZeRO-1)",
+            costs="a broadcast a step", edit=edits.scaled({state: 1 / ranks}), rivals="state",
+        ),
+        Remedy(
+            name="chunks", what=f"head and loss in {CHUNKS} chunks", costs="the head's forward twice",
+            edit=edits.loss_in_chunks(CHUNKS),
+        ),
+        *_checkpoints(step),
+        Remedy(
+            name="accumulate", what="half the batch, gradients accumulated over two",
+            costs="smaller products", edit=edits.accumulated(2), rivals="gradients",
+        ),
+        *_over_ranks(weights, ranks),
+        Remedy(
+            name="state16", what="optimizer state in 16 bits", costs="precision",
+            edit=edits.scaled({state: 1 / 2}), rivals="state", is_measured=False,
+        ),
+        Remedy(
+            name="state8", what="optimizer state in 8 bits", costs="precision",
+            edit=edits.scaled({state: 1 / 4}), rivals="state", is_measured=False,
+        ),
+        Remedy(
+            name="zero2", what=f"shard state and gradients over {ranks} ranks (ZeRO-2)",
+            costs="gradients reduced to shards", rivals="state", is_measured=False,
+            edit=edits.scaled({state: 1 / ranks, "gradient": 1 / ranks}),
+        ),
+        Remedy(
+            name="offload", what="optimizer state on the host", costs="a step over the bus",
+            edit=edits.scaled({state: 0}), rivals="state", is_measured=False,
+        ),
+    ]  # fmt: skip
+
+
+def _checkpoints(step: Step) -> Iterator[Remedy]:
+    for number, family in enumerate(step.families[:FAMILIES_MAX]):
+        yield Remedy(
+            name="checkpoint" if not number else f"checkpoint-{number + 1}",
+            what=f"checkpoint {family[0]} … {family[-1]}",
+            costs="their forward twice",
+            edit=checkpointed(family),
+        )
+
+
+def _over_ranks(weights: Mapping[str, int], ranks: int) -> Iterator[Remedy]:
+    """FSDP, where the parameters' bytes are known by name."""
+    if weights:
+        yield Remedy(
+            name="fsdp",
+            what=f"shard parameters, gradients and state over {ranks} ranks (FSDP)",
+            costs="all parameters gathered twice a step",
+            edit=sharded(ranks, weights),
+            rivals="state",
+        )
+
+
+def _nothing(step: Step, lives: Lives) -> Lives:
+    return lives
+
+
+def _row(
+    step: Step, chosen: Sequence[Remedy], lives: Lives, peak: float, usable: int | None
+) -> dict[str, Any]:
+    after, at = lives.peak()
+    return {
+        "remedy": " + ".join(each.name for each in chosen),
+        "what": "; ".join(each.what for each in chosen),
+        "saved_bytes": round(peak - after),
+        "peak_after_bytes": round(after),
+        "phase_after": _phase(step, lives, at),
+        "costs": "; ".join(dict.fromkeys(each.costs for each in chosen)),
+        "is_measured": all(each.is_measured for each in chosen),
+        "fits": None if usable is None else after <= usable,
+    }
+
+
+def _phase(step: Step, lives: Lives, at: float) -> str:
+    """The phase of the last block that was made when the peak was reached."""
+    made = lives.kept((lives.born <= at) & (lives.born > step.window.begin) & (lives.born < NEVER))
+    if not len(made.of):
+        return "other"
+    return str(step.phase[made.of[int(made.born.argmax())]]) or "other"
+
+
+def smallest_set(
+    step: Step, remedies: Sequence[Remedy], usable: int
+) -> tuple[tuple[Remedy, ...], Lives] | None:
+    """The set of fewest remedies with which the peak fits; of equals the cheapest, as they are ordered.
+
+    Args:
+        remedies: TOGETHER_MAX at most, what costs least first.
+    """
+    known: dict[tuple[int, ...], Lives] = {(): step.lives()}
+    for count in range(1, len(remedies) + 1):
+        for places in itertools.combinations(range(len(remedies)), count):
+            chosen = tuple(remedies[place] for place in places)
+            rivals = [each.rivals for each in chosen if each.rivals]
+            if len(set(rivals)) < len(rivals):
+                continue
+            known[places] = chosen[-1].edit(step, known[places[:-1]])
+            if known[places].peak()[0] <= usable:
+                return chosen, known[places]
+    return None
+
+
+def _answer(
+    session_id: str, place: Place, step: Step, remedies: Sequence[Remedy], request: Request, is_steady: bool
+) -> Answer:
+    lives = step.lives()
+    peak, at = lives.peak()
+    usable = None
+    if request.fit_bytes is not None:
+        on_host = place.device_type in HOST_MEMORY
+        usable = request.fit_bytes if on_host else usable_bytes(request.fit_bytes, None)
+    alone = [(each, _row(step, (each,), each.edit(step, lives), peak, usable)) for each in remedies]
+    rows = sorted((row for _, row in alone), key=lambda row: -row["saved_bytes"])
+    found = None
+    if usable is not None and peak > usable:
+        savers = sorted(
+            (each for each, row in alone if row["saved_bytes"] > 0 and each.is_measured),
+            key=lambda each: next(-row["saved_bytes"] for row in rows if row["remedy"] == each.name),
+        )[:TOGETHER_MAX]
+        found = smallest_set(step, [each for each in remedies if each in savers], usable)
+        if found is not None and len(found[0]) > 1:
+            rows.insert(0, _row(step, found[0], found[1], peak, usable))
+    first = rows[0] if found is None else next(r for r in rows if r["remedy"] == _name(found[0]))
+    certainty: Certainty = "predicted" if first["is_measured"] else "suspected"
+    figures = {
+        "attempt": place.attempt,
+        "rank": place.rank,
+        "device": place.device,
+        "step": step.window.size.step,
+        "is_steady": is_steady,
+        "num_blocks": len(step.window),
+        "peak_bytes": round(peak),
+        "peak_phase": _phase(step, lives, at),
+        "fit_bytes": request.fit_bytes,
+        "usable_bytes": usable,
+        "fits_as_it_is": None if usable is None else peak <= usable,
+        "smallest_set": None if found is None else [each.name for each in found[0]],
+    }
+    helps = first["saved_bytes"] >= peak * FINDING_SHARE
+    return Answer(
+        question="whatif",
+        session_id=session_id,
+        verdict="finding" if (helps if usable is None else peak > usable) else "fine",
+        certainty=certainty,
+        sentence=text.sentence(place.name, first, figures),
+        error=text.error(first),
+        rows=pa.Table.from_pylist(rows, schema=SCHEMA),
+        figures=figures,
+        notes=text.notes(figures, rows),
+        next_commands=(f"rankmem peak --by module --rank {place.rank}",),
+    )
+
+
+def _name(chosen: Sequence[Remedy]) -> str:
+    return " + ".join(each.name for each in chosen)

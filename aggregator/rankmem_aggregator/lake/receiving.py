@@ -1,0 +1,223 @@
+"""What an aggregator of a lake has received and not stored: batches in order, and the spools they are of.
+
+Stage: ingest, in the writer's thread; a spool that is opened and a query ask from threads of their own. In:
+submissions; out: *received*, as soon as a batch is here in order and answers queries. What others have stored
+meanwhile is learned here, and what is here of it dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.ingest.attempts import Starts
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_aggregator.ingest.batch_queue import Submission
+from rankmem_aggregator.ingest.batch_writer import BatchWriter, acknowledged, closing, refused
+from rankmem_aggregator.ingest.details import StoredDetails
+from rankmem_aggregator.ingest.sequence import SpoolProgress, Verdict
+from rankmem_aggregator.lake.batch_files import guard_of
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.lanes import Lanes
+from rankmem_aggregator.lake.late_details import LateDetails
+from rankmem_aggregator.lake.layout import WHOLE, folder_of
+from rankmem_aggregator.lake.tail import LiveTail
+from rankmem_aggregator.retention.limits import NS_PER_S
+from rankmem_protos.errors import Code, RankmemError
+
+logger = logging.getLogger(__name__)
+
+SOON_S: Final = 1.0
+"""After a rank's last batch: others end at the same time, and a launcher waits until all is stored. And after
+one of an older shipper or of an import, which keeps no more than a few until they are stored."""
+
+
+class LakeReceiver(BatchWriter):
+    """Receives batches; a subclass stores them.
+
+    Args:
+        files: of the lake.
+        lanes: what the lake has.
+        config: of the aggregator.
+        died: stops the service; called from the writer's thread.
+    """
+
+    def __init__(
+        self,
+        files: LakeFiles,
+        lanes: Lanes,
+        config: AggregatorConfig,
+        *,
+        died: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(config, progress=SpoolProgress(()), starts=Starts(()), died=died)
+        self.tail = LiveTail(lanes.catalog)
+        """What queries are answered from."""
+        self._lanes = lanes
+        self._knowing = threading.Lock()
+        """What is known of the lake is read and used together: lanes, progress and starts."""
+        self._pending: list[Submission] = []
+        self._pending_bytes = 0
+        self._repeated: list[Submission] = []  # their rows are pending
+        self._due_s = float("inf")
+        self._late, self._details = LateDetails(files, lanes), StoredDetails()
+
+    @property
+    def takes_details(self) -> bool:
+        return True
+
+    @property
+    def waits_for(self) -> str:
+        return f"the lake is written every {self._config.lake_interval_s:g} s"
+
+    def refresh(self) -> None:
+        """Learns what others have stored, for queries. Any thread.
+
+        Raises:
+            RankmemError: the lake cannot be read.
+        """
+        batches = self.tail.now().batches
+        with self._knowing:
+            catalog = self._lanes.refresh()
+            moved = self._lanes.moved({guard_of(received.batch) for received in batches})
+        if moved:
+            self._due_s = 0.0  # what others, or a commit under way, have stored of these is here, too
+            self.queue.wake()
+        else:
+            self.tail.offer(catalog)
+
+    def look_up(self, spool: Spool) -> None:
+        folder_of(spool.session_id, WHOLE, WHOLE)
+        try:
+            with self._knowing:
+                self._learn(spool.session_id, [spool.spool_id])
+        except RankmemError as exc:
+            if is_lasting(exc):
+                raise
+            # Not the spool's fault: its shipper asks again.
+            raise RankmemError(Code.UNAVAILABLE, f"the lake cannot be read now: {exc}", exc.hint) from exc
+
+    def close(self, timeout_s: float) -> bool:
+        in_time = super().close(timeout_s) and not self._pending
+        for submission in (*self._pending, *self._repeated):
+            submission.done(refused(submission, closing()))
+        self._pending, self._repeated = [], []
+        return in_time
+
+    def _receive(self, submission: Submission) -> None:
+        batch, opening = submission.batch, submission.opening
+        try:
+            with self._knowing:
+                if opening is not None:
+                    opening.check_writing()
+                self.starts.check(batch.spool)
+                verdict = self._judged(batch)
+                if verdict is Verdict.STORE and not batch.is_details:
+                    self.starts.take(batch)
+        except RankmemError as exc:
+            if exc.code is Code.CONFLICT and self._pending:
+                self._due_s = 0.0  # what came over another call is stored first
+            self._refuse(submission, exc)
+            return
+        if verdict is Verdict.STORE:
+            self._add(submission)
+        elif self._is_stored(batch):
+            self._acknowledge_repeated(submission)
+            return
+        else:
+            self._repeated.append(submission)
+        if submission.received is not None:
+            submission.received(acknowledged(submission))
+
+    def _judged(self, batch: IncomingBatch) -> Verdict:
+        """Whether a batch is new. Raises RankmemError for one that does not follow."""
+        if not batch.is_details:
+            return self.progress.judge(batch)
+        spool = batch.spool
+        if not self._details.knows(spool.spool_id):
+            firsts = self._late.firsts(spool.session_id, spool.spool_id)
+            self._details.learn(spool.spool_id, firsts)
+        return self._details.judge(batch, self.progress.reached(spool))
+
+    def _is_stored(self, batch: IncomingBatch) -> bool:
+        return (self._details if batch.is_details else self.progress).is_stored(batch)
+
+    def _add(self, submission: Submission) -> None:
+        batch, now_s = submission.batch, time.monotonic()
+        if not self._pending:
+            self._due_s = now_s + self._config.lake_interval_s
+        if batch.final or submission.received is None:
+            self._due_s = min(self._due_s, now_s + SOON_S)
+        self._pending.append(submission)
+        self._pending_bytes += batch.size_bytes
+        self.tail.add(batch)
+        for lag_ns in self.liveness.stored([batch]):
+            self.lag_seconds.observe(lag_ns / NS_PER_S)
+
+    def _refuse(self, submission: Submission, error: RankmemError) -> None:
+        self.errors.add("ingest", error.code)
+        self._count(refused=1)
+        if submission.opening is not None:
+            submission.opening.refuse()
+        submission.done(refused(submission, error))
+
+    def _acknowledge_repeated(self, submission: Submission) -> None:
+        self._count(duplicates=1)
+        submission.done(acknowledged(submission))
+
+    def _is_due(self) -> bool:
+        is_much = self._pending_bytes >= self._config.lake_batch_bytes
+        return bool(self._pending) and (is_much or time.monotonic() >= self._due_s)
+
+    def _displaced(self) -> set[str]:
+        """Spools whose rank of an attempt is another's by now."""
+        found: set[str] = set()
+        for spool in {s.batch.spool.spool_id: s.batch.spool for s in self._pending}.values():
+            try:
+                self.starts.check(spool)
+            except RankmemError:
+                found.add(spool.spool_id)
+        return found
+
+    def _drop(self, spool_ids: set[str], error: RankmemError | None = None) -> None:
+        """Refuses what is pending of these spools; their shippers send it again from what is stored."""
+        gone = [s for s in self._pending if s.batch.spool.spool_id in spool_ids]
+        if not gone:
+            return
+        self._pending = [s for s in self._pending if s.batch.spool.spool_id not in spool_ids]
+        self._pending_bytes = sum(s.batch.size_bytes for s in self._pending)
+        for spool_id in spool_ids:
+            self.progress.drop(spool_id)
+            self._details.forget(spool_id)
+            self.starts.drop(spool_id)
+        self.tail.replace(self._lanes.catalog, spool_ids)
+        for submission in gone:
+            self._refuse(submission, error or dropped(submission.batch.spool))
+        logger.warning(
+            "%d received batches of %s are dropped: %s",
+            len(gone),
+            ", ".join(sorted(spool_ids)),
+            error or dropped(gone[0].batch.spool),
+        )
+
+    def _learn(self, session_id: str, spool_ids: Iterable[str]) -> None:
+        known = self._lanes.look_up(session_id, spool_ids)
+        self.progress.learn(known.progress)
+        self.starts.learn(known.starts)
+
+
+def is_lasting(exc: Exception) -> bool:
+    """Whether waiting does not help: the lake is a newer version's, or the session was deleted."""
+    return isinstance(exc, RankmemError) and exc.code in (Code.UNSUPPORTED, Code.NOT_FOUND)
+
+
+def dropped(spool: Spool) -> RankmemError:
+    return RankmemError(
+        Code.CONFLICT,
+        f"spool {spool.spool_id} is stored by another aggregator",
+        "open the spool again; its state has the last position stored",
+    )

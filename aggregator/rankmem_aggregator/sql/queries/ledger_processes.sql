@@ -1,0 +1,98 @@
+-- Question: What did each process hold on its device at the instant at which the device held most?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   place (text): the device, for whichever process: its UUID, else its host and index
+--   has_uuid: whether that is a UUID, so that processes of one place are on one device
+--   attempt, rank, device, host_name: whose process
+--   at_ns (ns, common clock): the instant: the first sample at which the device, or where that is not known a process on
+--     it, held most, of those at which the allocator's bytes are known
+--   sampled_ns (ns, common clock): of the process: the last sample before, else its first
+--   sampled_seq: that sample's position in the rank's log
+--   app_reserved_bytes (bytes): held by the process then; NULL where that is not known
+--   known_bytes (bytes): of that what its allocators held; NULL where that is not known
+--   runtime_bytes (bytes): held by the process before its allocator's first event; NULL where no sample is so early
+--   device_used_bytes, device_total_bytes (bytes): of the device then; NULL where that is not known
+-- Scatter: none
+WITH sample AS (
+    SELECT
+        coalesce(d.uuid, concat(s.host_uid, ' ', a.device)) AS place,
+        d.uuid IS NOT NULL AS has_uuid,
+        h.host_name,
+        a.*,
+        f.first_seq
+    FROM app_curve AS a
+    LEFT JOIN device_info AS d USING (session_id, attempt, rank, device)
+    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    LEFT JOIN host_info AS h ON s.host_uid = h.host_uid
+    LEFT JOIN (
+        SELECT session_id, attempt, rank, device, min(seq_first) AS first_seq
+        FROM memory_bucket
+        WHERE session_id = $session
+        GROUP BY session_id, attempt, rank, device
+    ) AS f USING (session_id, attempt, rank, device)
+    CROSS JOIN unstreamed
+    WHERE a.session_id = $session
+),
+fullest AS (
+    SELECT
+        place,
+        arg_max(
+            {attempt: attempt, at_ns: time_ns},
+            (
+                known_bytes IS NOT NULL,
+                coalesce(device_used_bytes, -1),
+                coalesce(app_reserved_bytes, -1),
+                -time_ns
+            )
+        ) AS best
+    FROM sample
+    GROUP BY place
+),
+chosen AS (
+    SELECT
+        s.place,
+        s.has_uuid,
+        s.attempt,
+        s.rank,
+        s.device,
+        any_value(s.host_name) AS host_name,
+        f.best.at_ns AS at_ns,
+        -- Some recordings have rows of the process and rows of the device.
+        coalesce(
+            arg_max(
+                {time_ns: s.time_ns, seq: s.seq, app: s.app_reserved_bytes, known: s.known_bytes},
+                (s.app_reserved_bytes IS NOT NULL, s.seq)
+            ) FILTER (WHERE s.time_ns <= f.best.at_ns),
+            arg_min(
+                {time_ns: s.time_ns, seq: s.seq, app: s.app_reserved_bytes, known: s.known_bytes},
+                (s.app_reserved_bytes IS NULL, s.seq)
+            )
+        ) AS process,
+        arg_min(s.app_reserved_bytes, s.seq) FILTER (WHERE s.known_bytes = 0 AND s.seq < s.first_seq) AS runtime_bytes,
+        coalesce(
+            arg_max(s.device_used_bytes, s.seq) FILTER (WHERE s.time_ns <= f.best.at_ns),
+            arg_min(s.device_used_bytes, s.seq)
+        ) AS device_used_bytes,
+        max(s.device_total_bytes) AS device_total_bytes
+    FROM sample AS s
+    INNER JOIN fullest AS f ON s.place = f.place AND s.attempt = f.best.attempt
+    GROUP BY ALL
+)
+SELECT
+    place,
+    has_uuid,
+    attempt,
+    rank,
+    device,
+    host_name,
+    at_ns,
+    process.time_ns AS sampled_ns,
+    process.seq AS sampled_seq,
+    process.app AS app_reserved_bytes,
+    process.known AS known_bytes,
+    runtime_bytes,
+    device_used_bytes,
+    device_total_bytes
+FROM chosen
+ORDER BY place, attempt, rank, device;

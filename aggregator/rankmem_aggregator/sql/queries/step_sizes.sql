@@ -1,0 +1,47 @@
+-- Question: Where does each step of a rank begin and end, how large was its input, and how high did it get?
+-- Parameters:
+--   session (text): session id
+--   attempt (count): which start of the workers
+--   rank (count): global rank
+--   device (text): device type and index
+-- Columns:
+--   step: number of the step
+--   from_seq, to_seq: of the rank's log: after the end of the step before, NULL for the first; up to its own end
+--   input_bytes (bytes): of the blocks of category input that were made in it, outside of modules; 0 without any
+--   peak_bytes (bytes): highest requested bytes of the device after an event in it; NULL without any
+-- Scatter: none
+WITH ended AS MATERIALIZED (
+    SELECT step, max(seq) AS to_seq
+    FROM step
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND seq IS NOT NULL
+    GROUP BY step
+),
+given AS (
+    SELECT e.step, sum(coalesce(b.requested_bytes, b.size_bytes)) AS input_bytes
+    FROM allocation AS b
+    ASOF INNER JOIN ended AS e ON b.allocation_id <= e.to_seq
+    WHERE b.session_id = $session
+        AND b.attempt = $attempt
+        AND b.rank = $rank
+        AND b.device = $device
+        AND b.category = 'input'
+        AND b.module IS NULL
+        AND NOT b.preexisting
+    GROUP BY e.step
+),
+high AS (
+    SELECT step, max(peak_bytes) AS peak_bytes
+    FROM step_bucket
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
+    GROUP BY step
+)
+SELECT
+    e.step,
+    lag(e.to_seq) OVER (ORDER BY e.to_seq) AS from_seq,
+    e.to_seq,
+    coalesce(g.input_bytes, 0)::BIGINT AS input_bytes,
+    h.peak_bytes
+FROM ended AS e
+LEFT JOIN given AS g USING (step)
+LEFT JOIN high AS h USING (step)
+ORDER BY e.to_seq, e.step;

@@ -1,0 +1,241 @@
+"""What a call of the model is given, and which calls end a step: with a recorder of lists, by hooks."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections import UserDict, namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules import module as torch_module
+
+from hook_recorder import Recorded
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.inputs import LOOKED_AT_MAX, TENSORS_MAX, inputs_of
+from rankmem_agent.hooks.model_calls import ASKED_MAX, CALLS_MAX, ModelCalls, optimizer_seen
+from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.tracing import tracing_of
+from rankmem_agent.spool.layout import Kind
+
+Pair = namedtuple("Pair", "image mask")
+
+
+class Traced:
+    """The agent's parts that see calls of modules by hooks."""
+
+    def __init__(self) -> None:
+        self.recorded, self.guard, self.has_optimizer = Recorded(), Guard(0), False
+        self.steps = Steps(self.recorded)
+        tracing = tracing_of(torch)
+        self.modules = Modules(self.recorded, tracing.by_dynamo, self.guard, tracing=tracing)
+        self.calls = ModelCalls(
+            self.recorded, tracing, self.guard, self.steps, self.modules.path_id, lambda: self.has_optimizer
+        )
+
+    def inputs(self) -> list[tuple[int, str, list[Any]]]:
+        """The INPUT records: step, module, shapes."""
+        return [
+            (
+                fields["step"],
+                self.recorded.strings[fields["module"]],
+                [each[2] for each in json.loads(self.recorded.strings[fields["facts"]])["tensors"]],
+            )
+            for kind, fields in self.recorded.records
+            if kind is Kind.INPUT
+        ]
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    genuine, genuine_export = torch_module._has_any_global_hook, torch.export.export
+    made = Traced()
+    handles = made.modules.install_hooks()
+    made.modules.watch_calls(made.calls, 0)
+    yield made
+    assert made.guard.failures == 0
+    for handle in handles:
+        handle.remove()
+    torch_module._has_any_global_hook = genuine
+    torch.export.export = genuine_export
+    torch._dynamo.reset()
+
+
+def described(*args: Any, **kwargs: Any) -> list[tuple[str, str, tuple[int, ...], int]]:
+    return list(inputs_of(torch.Tensor, args, kwargs).tensors)
+
+
+def test_tensors_are_found_in_arguments_and_in_containers_by_name() -> None:
+    ids = torch.ones(2, 3, dtype=torch.int64)
+    assert described(ids, batch={"mask": torch.ones(2), 7: [torch.ones(1)]}, pair=Pair(ids, None)) == [
+        ("0", "int64", (2, 3), 48),
+        ("batch.mask", "float32", (2,), 8),
+        ("batch.1.0", "float32", (1,), 4),
+        ("pair.0", "int64", (2, 3), 48),
+    ]
+    assert described(UserDict(input_ids=ids)) == [("0.input_ids", "int64", (2, 3), 48)]
+    assert described(3, "text", None, object()) == []
+
+
+def test_what_is_beyond_a_bound_is_counted_and_its_bytes_too() -> None:
+    many = inputs_of(torch.Tensor, ([torch.ones(2)] * 20,), None)
+    assert (len(many.tensors), many.num_left_out, many.size_bytes) == (TENSORS_MAX, 4, 160)
+    endless: list[Any] = []
+    endless += [endless, torch.ones(1)]
+    assert described(endless) == [("0.0.1", "float32", (1,), 4), ("0.1", "float32", (1,), 4)]
+    assert inputs_of(torch.Tensor, (range(3), [0] * (LOOKED_AT_MAX + 5)), None).num_left_out == 1
+    assert len(many.text()) < 2048
+
+
+def test_nothing_of_the_users_runs_and_a_tensor_without_a_shape_is_left_out() -> None:
+    class Loud(dict[str, Any]):
+        def items(self) -> Any:
+            raise AssertionError
+
+        def __iter__(self) -> Any:
+            raise AssertionError
+
+    class Shapeless(torch.Tensor):
+        @property
+        def shape(self) -> Any:
+            raise RuntimeError("no shape")
+
+    found = inputs_of(torch.Tensor, (Loud(x=torch.ones(2)), torch.ones(3).as_subclass(Shapeless)), None)
+    assert found.tensors == (("0.x", "float32", (2,), 8),)
+    assert found.num_left_out == 1
+
+
+def test_no_tensor_is_kept(traced: Traced) -> None:
+    model, batch = nn.Linear(2, 2), torch.ones(1, 2)
+    gone = weakref.ref(batch)
+    model(batch)
+    del batch
+    gc.collect()
+    assert gone() is None
+    gone_model = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone_model() is None
+
+
+def test_each_call_of_the_model_is_a_step_as_it_returns(traced: Traced) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    with torch.no_grad():
+        for size in (1, 2, 3):
+            nn.MSELoss()(model(torch.ones(size, 2)), torch.ones(size, 2))
+    assert traced.recorded.steps() == [(0, "model call"), (1, "model call"), (2, "model call")]
+    assert traced.inputs() == [(size - 1, "Sequential", [[size, 2]]) for size in (1, 2, 3)]
+    traced.calls.finish()
+    assert len(traced.recorded.steps()) == 3
+
+
+def test_where_autograd_records_a_step_lasts_until_the_next_call_or_the_end(traced: Traced) -> None:
+    model = nn.Linear(2, 2)
+    for size in (1, 2):
+        model(torch.ones(size, 2)).sum().backward()
+        assert len(traced.recorded.steps()) == size - 1
+    traced.calls.finish()
+    assert traced.recorded.steps() == [(0, "model call"), (1, "model call")]
+    assert [step for step, *_ in traced.inputs()] == [0, 1]
+
+
+def test_the_model_is_the_largest_module_that_is_called(traced: Traced) -> None:
+    encoder, unet, loss = nn.Linear(2, 2), nn.Linear(2, 9), nn.MSELoss()
+    with torch.no_grad():
+        for _ in range(2):
+            hidden = encoder(torch.ones(1, 2))
+            for _ in range(3):
+                unet(hidden)
+            loss(hidden, hidden)
+    assert [step for step, _ in traced.recorded.steps()] == list(range(7)), "one of encoder, 6 of unet"
+    del unet
+    gc.collect()
+    with torch.no_grad():
+        encoder(torch.ones(1, 2))
+    assert len(traced.recorded.steps()) == 8, "the largest that is left"
+
+
+@pytest.mark.parametrize("by", ["optimizer", "user", "stepped"])
+def test_in_a_training_no_call_ends_a_step(traced: Traced, by: str) -> None:
+    model = nn.Linear(2, 2)
+    if by == "user":
+        traced.steps.ended_by_user()
+    traced.has_optimizer = by != "user"
+    before = len(traced.recorded.steps())
+    with torch.no_grad():
+        model(torch.ones(1, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    traced.calls.finish()
+    assert len(traced.recorded.steps()) == before
+
+
+def test_an_optimizer_that_is_made_is_seen_and_one_that_is_only_imported_is_not() -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            """Nothing."""
+
+    marked = [each for each in (torch.optim.Optimizer, torch.optim.SGD, Own) if "hooked" in vars(each.step)]
+    assert Own not in marked
+    Own([nn.Parameter(torch.ones(1))])
+    assert optimizer_seen()()
+
+
+def test_inputs_are_recorded_of_a_few_calls_with_and_without_autograd(traced: Traced) -> None:
+    traced.has_optimizer = True
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        answers = [traced.calls.entered(model, (torch.ones(1, 2),), None) for _ in range(ASKED_MAX)]
+    assert answers == [0] * (CALLS_MAX - 1) + [2] * (ASKED_MAX - CALLS_MAX + 1)
+    traced.calls.entered(model, (torch.ones(5, 2),), None)
+    assert [shapes for *_, shapes in traced.inputs()] == [[[1, 2]]] * CALLS_MAX + [[[5, 2]]]
+    other = nn.ReLU()
+    assert [traced.calls.entered(other, (), None) for _ in range(ASKED_MAX)][-1] == 2
+
+
+def jit(model: nn.Module) -> None:
+    torch.jit.trace(model, torch.ones(1, 2), check_trace=False)
+
+
+def fake(model: nn.Module) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model(torch.empty(1, 2))
+
+
+def functorch(model: nn.Module) -> None:
+    torch.func.vmap(model)(torch.ones(3, 1, 2))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace")
+@pytest.mark.parametrize("silently", [jit, fake, functorch])
+def test_nothing_is_recorded_of_inputs_that_are_traced_or_wrapped(
+    traced: Traced, silently: Callable[[nn.Module], None]
+) -> None:
+    with torch.no_grad():
+        silently(nn.Linear(2, 2))
+    assert traced.inputs() == []
+    if silently is not functorch:
+        assert traced.recorded.steps() == []
+
+
+def test_a_failure_switches_this_part_off_and_nothing_else(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = nn.Linear(2, 2)
+
+    def broken(*_: Any) -> int:
+        raise OverflowError("odd")
+
+    monkeypatch.setattr(traced.modules, "path_id", broken)
+    monkeypatch.setattr(traced.calls, "_path_of", broken)
+    assert traced.calls.entered(model, (torch.ones(1, 2),), None) == 2
+    assert "inputs and steps of inference are no longer recorded" in capsys.readouterr().err
+    assert traced.guard.failures == 1
+    traced.guard.failures = 0
+    assert traced.calls.entered(model, (torch.ones(1, 2),), None) == 2
+    assert traced.recorded.steps() == []

@@ -1,0 +1,87 @@
+"""A training made by hand whose remedies can be worked out on paper: layers that keep more than they give on.
+
+Stage: tests. In: how it is run. Out: a :class:`RankLog`; bytes are MiB, and the comments in the tests add
+them up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from constructed import RankLog
+
+MIB: Final = 1 << 20
+LAYERS: Final = 4
+SECOND_NS: Final = 1_000_000_000
+
+
+def remedied_steps(
+    steps: int = 3, *, late: bool = False, keeps_gradients: bool = False, device: str = "cpu", **more: Any
+) -> RankLog:
+    """The log of a training.
+
+    Args:
+        late: each step leaves 20 MiB to the next, which frees them after its forward.
+        keeps_gradients: gradients stay from step to step, and backward adds to them.
+        more: fields of RankLog.
+    """
+    log = RankLog(ended=(steps + 1) * SECOND_NS, **more)
+    now = 1
+
+    def made(
+        name: str, mib: float, operator: str, category: str, phase: str, module: str | None = None
+    ) -> None:
+        nonlocal now
+        now += 1
+        columns = {"operator": operator, "category": category, "phase": phase, "module": module}
+        log.alloc(name, int(mib * MIB), at=now, device=device, **columns)
+
+    def freed(name: str) -> None:
+        nonlocal now
+        now += 1
+        log.free(name, at=now)
+
+    weights = {f"layers.{layer}": 2 for layer in range(LAYERS)} | {"head": 3}
+    for name, mib in weights.items():
+        made(f"w {name}", mib, "aten::empty", "parameter", "other")
+    for step in range(steps):
+        now = (step + 1) * SECOND_NS
+        for layer in range(LAYERS):
+            module = f"layers.{layer}"
+            made(f"inner {layer} {step}", 8, "aten::linear", "activation", "forward", module)
+            made(f"out {layer} {step}", 1, "aten::add", "activation", "forward", module)
+            made(f"brief {layer} {step}", 0.5, "aten::mul", "temporary", "forward", module)
+            freed(f"brief {layer} {step}")
+        made(f"logits {step}", 6, "aten::linear", "activation", "forward", "head")
+        made(f"logp {step}", 6, "aten::cross_entropy_loss", "activation", "forward")
+        freed(f"logits {step}")
+        if late and step:
+            freed(f"late {step - 1}")
+        made(f"dlogits {step}", 6, "aten::_log_softmax_backward_data", "autograd_detail", "backward")
+        freed(f"logp {step}")
+        units = ["head", *(f"layers.{layer}" for layer in reversed(range(LAYERS)))]
+        for unit in units:
+            added = keeps_gradients and step > 0
+            name = f"added {unit} {step}" if added else f"g {unit} {0 if keeps_gradients else step}"
+            category = "autograd_detail" if added else "gradient"
+            made(name, weights[unit], "aten::mm", category, "backward", unit)
+            if added:
+                freed(name)
+            if unit == "head":
+                freed(f"dlogits {step}")
+            else:
+                layer = unit.rpartition(".")[2]
+                freed(f"inner {layer} {step}")
+                freed(f"out {layer} {step}")
+        if not step:
+            for name, mib in weights.items():
+                made(f"s {name}", 2 * mib, "aten::zeros_like", "optimizer_state", "optimizer")
+        made(f"scratch {step}", 9, "aten::_foreach_sqrt", "temporary", "optimizer")
+        freed(f"scratch {step}")
+        if not keeps_gradients:
+            for unit in units:
+                freed(f"g {unit} {step}")
+        if late:
+            made(f"late {step}", 20, "aten::linear", "activation", "other")
+        log.step_ends(step, at=now + 1)
+    return log

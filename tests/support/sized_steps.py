@@ -1,0 +1,97 @@
+"""A training made by hand: layers, a loss, an optimizer, at batches that are chosen; logs for insights into
+steps.
+
+Stage: tests. In: batches, one step each. Out: a :class:`RankLog`, whose bytes are simple sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from constructed import RankLog
+
+LAYERS: Final = 4
+WEIGHT_BYTES: Final = 3 << 20
+"""Of a layer, of its gradient, and of each of its two moments."""
+SAMPLE_BYTES: Final = 1 << 10
+"""Of the input, for each of the batch."""
+HIDDEN_BYTES: Final = 1 << 20
+"""Of a layer's activation, likewise."""
+SCORES_BYTES: Final = 16 << 10
+"""Of its scores, for the square of the batch, as attention has it for the length; freed within forward."""
+LOGIT_BYTES: Final = 2 << 20
+SECOND_NS: Final = 1_000_000_000
+
+
+def sized_steps(
+    batches: Sequence[int], *, device: str = "cpu", rank: int = 0, odd: Sequence[int] = (), **more: Any
+) -> RankLog:
+    """The log of a training, one step for each of the batches; the last one's input is kept to the next
+    step's end.
+
+    Args:
+        odd: places of steps that make a cast of each activation, as with autocast.
+        more: fields of RankLog.
+    """
+    log = RankLog(rank=rank, ended=(len(batches) + 1) * SECOND_NS, **more)
+    of = {"device": device}
+    for layer in range(LAYERS):
+        log.alloc(
+            f"w{layer}", WEIGHT_BYTES, at=1, operator="aten::empty", category="parameter", phase="other", **of
+        )
+    for step, batch in enumerate(batches):
+        _step(log, step, batch, (step + 1) * SECOND_NS, of, casts=step in odd)
+    return log
+
+
+def peak_bytes(batch: int) -> int:
+    """The most bytes alive at once in a steady step: the end of backward's first part, or the gradients'
+    end."""
+    lasting = LAYERS * WEIGHT_BYTES * 3
+    forward = lasting + batch * (SAMPLE_BYTES + LAYERS * HIDDEN_BYTES) + 2 * batch * LOGIT_BYTES
+    scores = lasting + batch * (SAMPLE_BYTES + LAYERS * HIDDEN_BYTES) + batch * batch * SCORES_BYTES
+    gradients = lasting + batch * SAMPLE_BYTES + LAYERS * WEIGHT_BYTES + batch * HIDDEN_BYTES
+    return max(forward, scores, gradients)
+
+
+def _step(log: RankLog, step: int, batch: int, at: int, of: dict[str, Any], *, casts: bool) -> None:
+    def made(
+        name: str, size: int, operator: str, category: str, phase: str, module: str | None = None
+    ) -> None:
+        nonlocal at
+        at += 1
+        columns = {"operator": operator, "category": category, "phase": phase, "module": module, "step": step}
+        log.alloc(f"{name}.{step}", size, at=at, **columns, **of)
+
+    def freed(name: str) -> None:
+        nonlocal at
+        at += 1
+        log.free(f"{name}.{step}", at=at)
+
+    made("x", batch * SAMPLE_BYTES, "aten::randn", "input", "other")
+    for layer in range(LAYERS):
+        module = f"Net.layers.{layer}"
+        if casts:
+            made(f"c{layer}", batch * HIDDEN_BYTES // 2, "aten::to", "activation", "forward", module)
+        made(f"h{layer}", batch * HIDDEN_BYTES, "aten::linear", "activation", "forward", module)
+        made(f"s{layer}", batch * batch * SCORES_BYTES, "aten::softmax", "temporary", "forward", module)
+        freed(f"s{layer}")
+        if casts:
+            freed(f"c{layer}")
+    made("logits", batch * LOGIT_BYTES, "aten::linear", "activation", "forward", "Net.head")
+    made("loss", batch * LOGIT_BYTES, "aten::cross_entropy_loss", "activation", "forward", "Net")
+    freed("logits")
+    freed("loss")
+    for layer in reversed(range(LAYERS)):
+        module = f"Net.layers.{layer}"
+        made(f"g{layer}", WEIGHT_BYTES, "aten::mm", "gradient", "backward", module)
+        freed(f"h{layer}")
+    for layer in range(LAYERS):
+        if step == 0:
+            for moment in "mv":
+                made(f"{moment}{layer}", WEIGHT_BYTES, "aten::zeros_like", "optimizer_state", "optimizer")
+    for layer in range(LAYERS):
+        freed(f"g{layer}")
+    freed("x")
+    log.step_ends(step, at=at + 1)

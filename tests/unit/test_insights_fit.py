@@ -1,0 +1,332 @@
+"""Will it fit: trainings made by hand at several sizes, sizes that are named, and what cannot be told."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from constructed import RankLog, clear, empty_database, store_logs, store_rows
+from json_schema import faults
+from rankmem_aggregator.insights.align import aligned
+from rankmem_aggregator.insights.answer import JSON_SCHEMA
+from rankmem_aggregator.insights.fit import SCHEMA
+from rankmem_aggregator.insights.windows import NEVER, peak_of
+from rankmem_aggregator.query import open as opening
+from rankmem_aggregator.query.queries import Queries
+from rankmem_cli.main import app
+from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import RankmemError
+from sized_steps import HIDDEN_BYTES, peak_bytes, sized_steps
+
+pytestmark = pytest.mark.slow
+
+Store = Callable[..., Queries]
+OTHER = "0SESSION0002"
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fit") / "job.duckdb"
+    empty_database(str(path)).close()
+    return path
+
+
+@pytest.fixture
+def stored(database: Path) -> Any:
+    opened: list[Queries] = []
+
+    def store(*logs: RankLog, gap: bool = False) -> Queries:
+        for queries in opened:
+            queries.close()
+        with duckdb.connect(str(database)) as connection:
+            clear(connection)
+            store_logs(connection, logs)
+            if gap:
+                hole = {
+                    "sequence_first": 4,
+                    "sequence_last": 5,
+                    "records": 2,
+                    "why": "lost",
+                    "attempt": 0,
+                    "rank": 0,
+                }
+                store_rows(connection, "gap", [hole | {"session_id": logs[0].session_id}])
+        opened.append(opening.open_queries(database, Credentials()))
+        return opened[-1]
+
+    yield store
+    for queries in opened:
+        queries.close()
+
+
+def peaks(answer: Any) -> dict[int, int]:
+    return {row["size"]: row["live_peak_bytes"] for row in answer.rows.to_pylist()}
+
+
+def test_from_two_sizes_each_block_gets_its_bytes_and_the_peak_moves(stored: Store) -> None:
+    answer = stored(sized_steps([2, 2, 2, 4, 4, 4])).fit(batch=[1, 16, 64, 512], recorded=[2, 4])
+    assert peaks(answer) == {batch: peak_bytes(batch) for batch in (1, 2, 4, 16, 64, 512)}
+    # At 512 it is the scores, which grow with the square, where at 4 it was the loss: no line through peaks.
+    assert peak_bytes(512) > 1.4 * (peak_bytes(4) + (peak_bytes(4) - peak_bytes(2)) / 2 * 508)
+    assert (answer.verdict, answer.certainty) == ("fine", "predicted")
+    assert answer.figures["num_matched"] == answer.figures["num_blocks"]
+
+
+def test_from_one_size_it_is_an_upper_bound_that_leaves_the_model_as_it_is(stored: Store) -> None:
+    answer = stored(sized_steps([4, 4, 4])).fit(batch=["2x"])
+    (row,) = [row for row in answer.rows.to_pylist() if not row["is_recorded"]]
+    assert row["live_peak_bytes"] == peak_bytes(8)
+    assert (row["low_bytes"], row["high_bytes"]) == (round(peak_bytes(8) * 0.8), round(peak_bytes(8) * 1.01))
+    assert "an upper bound" in answer.error
+
+
+@pytest.mark.parametrize(
+    ("question", "words"), [({"length": ["2x"]}, "one length"), ({"batch": ["0.5x"]}, "smaller")]
+)
+def test_one_size_does_not_carry_lengths_or_smaller_batches(
+    question: dict[str, Any], words: str, stored: Store
+) -> None:
+    answer = stored(sized_steps([4, 4, 4])).fit(**question)
+    assert answer.verdict == "cannot tell"
+    assert words in answer.sentence
+
+
+def test_three_sizes_are_each_predicted_from_the_others(stored: Store) -> None:
+    answer = stored(sized_steps([2, 2, 4, 4, 8, 8])).fit(batch=[32], recorded=[2, 4, 8])
+    assert peaks(answer)[32] == peak_bytes(32)
+    assert (answer.figures["below_share"], answer.figures["num_sizes"]) == (0.01, 3)
+    assert "predicted from the others" in answer.error
+
+
+def test_sizes_of_two_sessions_and_of_two_files(stored: Store, tmp_path: Path) -> None:
+    small, large = sized_steps([2, 2]), sized_steps([4, 4], session_id=OTHER)
+    queries = stored(small, large)
+    answer = queries.fit(small.session_id, batch=[16], recorded=[2, 4], others=[OTHER])
+    assert peaks(answer)[16] == peak_bytes(16)
+    path = tmp_path / "other.duckdb"
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [sized_steps([8, 8])])
+    with opening.open_queries(path, Credentials()) as other:
+        answer = queries.fit(small.session_id, batch=[16], recorded=[2, 8], others=[other])
+    assert peaks(answer)[16] == peak_bytes(16)
+
+
+def test_whether_it_fits_is_no_unclear_or_yes_and_the_largest_that_does_is_found(stored: Store) -> None:
+    queries = stored(sized_steps([2, 2, 4, 4]))
+    for room, fits in ((0.98, "no"), (1.0, "unclear"), (1.02, "yes")):
+        answer = queries.fit(batch=[16], recorded=[2, 4], in_bytes=round(peak_bytes(16) * room))
+        (row,) = [row for row in answer.rows.to_pylist() if row["size"] == 16]
+        assert row["fits"] == fits
+        assert answer.verdict == ("finding" if fits == "no" else "fine")
+    for batch in (1, 5, 40, 300):
+        answer = queries.fit(recorded=[2, 4], in_bytes=peak_bytes(batch))
+        assert answer.figures["largest_size"] == batch
+        assert answer.figures["largest_surely_size"] in (None, *range(max(1, batch - 5), batch))
+    assert queries.fit(recorded=[2, 4], in_bytes=1 << 20).sentence.startswith("no batch fits in 1.00 MiB")
+
+
+def test_as_on_a_cuda_device_blocks_are_rounded_and_come_in_segments(stored: Store) -> None:
+    answer = stored(sized_steps([2, 2, 4, 4])).fit(batch=[16], recorded=[2, 4], as_device="cuda")
+    row = answer.rows.to_pylist()[-1]
+    workspaces = 2 * ((8 << 20) + (128 << 10))
+    assert row["live_peak_bytes"] == peak_bytes(16)
+    assert peak_bytes(16) + workspaces <= row["needed_bytes"] <= row["reserved_peak_bytes"]
+    assert row["reserved_peak_bytes"] % (2 << 20) == 0
+    assert answer.certainty == "suspected"
+    assert any("bf16" in note for note in answer.notes)
+    with pytest.raises(RankmemError, match="of tpu is not modelled"):
+        stored(sized_steps([2, 2])).fit(as_device="tpu")
+
+
+def test_steps_that_did_not_run_the_same_program_are_refused(stored: Store) -> None:
+    answer = stored(sized_steps([2, 2, 4, 4], odd=[2, 3])).fit(batch=[16], recorded=[2, 4])
+    assert answer.verdict == "cannot tell"
+    assert "are the same in both" in answer.sentence
+
+
+def test_bytes_that_follow_the_size_in_no_way_are_refused(stored: Store) -> None:
+    log = sized_steps([2, 2, 4, 4])
+    for name, row in log.allocations.items():
+        if name.startswith("h") and row["size_bytes"] == 4 * HIDDEN_BYTES:
+            row["size_bytes"] = HIDDEN_BYTES // 2  # a batch twice as large takes a quarter
+    totals = 0
+    frees = {row["freed_seq"]: row for row in log.allocations.values() if row.get("freed_seq")}
+    births = {row["allocation_id"]: row for row in log.allocations.values()}
+    for event in log.events:
+        row = births.get(event["seq"]) or frees[event["seq"]]
+        event["size_bytes"] = row["size_bytes"]
+        totals += row["size_bytes"] if event["seq"] in births else -row["size_bytes"]
+        event["requested_bytes"] = totals
+    answer = stored(log).fit(batch=[16], recorded=[2, 4])
+    assert answer.verdict == "cannot tell"
+    assert "in no way that could be continued" in answer.sentence
+
+
+@pytest.mark.parametrize(
+    ("log", "question", "words"),
+    [
+        (sized_steps([]), {}, "no steps of rank 0, cpu were recorded"),
+        (sized_steps([2]), {}, "one step of rank 0, cpu was recorded"),
+        (sized_steps([2, 4, 2, 4]), {}, "no two steps in a row"),
+        (sized_steps([2, 2, 4, 4]), {"batch": [16]}, "nobody said what batch or length that is"),
+    ],
+)
+def test_what_does_not_carry_an_answer_is_said(
+    log: RankLog, question: dict[str, Any], words: str, stored: Store
+) -> None:
+    answer = stored(log).fit(**question)
+    assert (answer.verdict, answer.rows.num_rows) == ("cannot tell", 0)
+    assert words in answer.sentence
+
+
+def test_without_operators_nothing_can_be_told(stored: Store) -> None:
+    log = sized_steps([2, 2, 4, 4])
+    for row in log.allocations.values():
+        row["operator"] = None
+    assert "has no operators" in stored(log).fit().sentence
+
+
+def test_blocks_that_do_not_add_up_to_the_recorded_curve_are_refused(stored: Store) -> None:
+    log = sized_steps([2, 2, 4, 4])
+    del log.allocations["h1.3"]
+    assert "are not told of" in stored(log).fit().sentence
+
+
+def test_an_unfinished_run_is_answered_from_its_last_whole_step(stored: Store) -> None:
+    log = sized_steps([2, 2, 4, 4])
+    log.ended = None
+    log.alloc("next", 7, at=10**10, operator="aten::randn", category="input")
+    answer = stored(log).fit(batch=[16], recorded=[2, 4])
+    assert peaks(answer)[16] == peak_bytes(16)
+
+
+def test_the_rank_that_is_meant_and_one_that_is_not_there(stored: Store) -> None:
+    queries = stored(sized_steps([2, 2, 2]), sized_steps([4, 4, 4], rank=1))
+    assert queries.fit().figures["rank"] == 1
+    assert queries.fit(rank=0).figures["rank"] == 0
+    with pytest.raises(RankmemError, match="no rank 7"):
+        queries.fit(rank=7)
+
+
+def test_a_recording_with_gaps_is_no_more_than_suspected_and_says_so(stored: Store) -> None:
+    answer = stored(sized_steps([2, 2, 4, 4]), gap=True).fit(batch=["2x"])
+    assert (answer.complete, answer.certainty) == (False, "suspected")
+    assert answer.missing
+
+
+@pytest.mark.parametrize(
+    ("recorded", "batch", "words"),
+    [
+        ([2], ["2x"], "--recorded has 2"),
+        ([2, 16], ["2x"], "--recorded has 2 and 16, but the inputs"),
+        ([4, 2], ["2x"], "--recorded has 4, 2"),
+        ([2, 4], ["-1"], "'-1' is no size"),
+        ([2, 4], ["1.5"], "'1.5' is no size"),
+    ],
+)
+def test_sizes_that_are_none_are_errors(
+    recorded: Sequence[int], batch: Sequence[str], words: str, stored: Store
+) -> None:
+    with pytest.raises(RankmemError, match=words):
+        stored(sized_steps([2, 2, 4, 4])).fit(batch=batch, recorded=recorded)
+
+
+def longest(first: str, second: str) -> int:
+    """The length of a longest common subsequence, the slow way."""
+    rows = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
+    for i, one in enumerate(first):
+        for j, other in enumerate(second):
+            rows[i + 1][j + 1] = rows[i][j] + 1 if one == other else max(rows[i][j + 1], rows[i + 1][j])
+    return rows[-1][-1]
+
+
+@given(first=st.text("abc", max_size=12), second=st.text("abc", max_size=12))
+def test_as_many_are_paired_as_can_be(first: str, second: str) -> None:
+    pairs = aligned(first, second)
+    assert len(pairs) == longest(first, second)
+    assert all(first[one] == second[other] for one, other in pairs)
+    assert pairs == sorted(pairs)
+    assert len({one for one, _ in pairs}) == len({other for _, other in pairs}) == len(pairs)
+
+
+def test_one_that_is_missing_does_not_shift_those_after_it() -> None:
+    first = [("mm", k % 3) for k in range(300)]
+    second = first[:100] + first[101:]
+    pairs = aligned(first, second)
+    assert len(pairs) == 299
+    assert pairs[-1] == (299, 298)
+
+
+def test_programs_that_differ_much_are_given_up() -> None:
+    rng = random.Random(3)
+    first, second = ([rng.random() for _ in range(500)] for _ in range(2))
+    assert aligned([0.0, *first], [0.0, *second], changes_max=50) == [(0, 0)]
+
+
+@given(
+    lives=st.lists(
+        st.tuples(st.integers(0, 20), st.integers(1, 15), st.integers(0, 9)).map(
+            lambda each: (each[0], NEVER if each[1] > 13 else each[0] + each[1], each[2])
+        ),
+        max_size=20,
+    )
+)
+def test_the_peak_is_that_of_a_plain_sum_at_each_instant(lives: list[tuple[int, int, int]]) -> None:
+    table = np.array(lives, np.int64).reshape(-1, 3)
+    sums = [sum(size for born, died, size in lives if born <= at < died) for at in range(40)]
+    highest, at = peak_of(table[:, 0], table[:, 1], table[:, 2])
+    assert highest == max(sums, default=0)
+    assert not lives or sums[int(at)] == highest
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code", "output"),
+    [(None, 0, "json"), ("predicted", 1, "table"), ("exact", 0, "csv")],
+)
+def test_the_verb_exits_by_its_verdict(
+    stored: Store, database: Path, fail_on: str | None, code: int, output: str
+) -> None:
+    stored(sized_steps([2, 2, 4, 4])).close()
+    arguments = ["fit", "--db", str(database), "--batch", "16", "--recorded", "2,4", "--in", "60MiB"]
+    done = CliRunner().invoke(
+        app, [*arguments, "--format", output, *(["--fail-on", fail_on] if fail_on else [])]
+    )
+    assert done.exit_code == code, done.output
+    if output == "json":
+        document = json.loads(done.stdout)
+        assert faults(JSON_SCHEMA, document) == []
+        assert {tuple(row) for row in document["rows"]} == {tuple(SCHEMA.names)}
+    elif output == "csv":
+        assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)
+    else:
+        lines = done.stdout.splitlines()
+        assert lines[0].startswith("batch 16 holds ")
+        assert "it does not fit in 60.00 MiB" in lines[0]
+        assert lines[-1] == "next: rankmem whatif --rank 0"
+
+
+def test_the_verb_takes_other_recordings_by_file_and_by_session(
+    stored: Store, database: Path, tmp_path: Path
+) -> None:
+    stored(sized_steps([2, 2]), sized_steps([4, 4], session_id=OTHER)).close()
+    path = tmp_path / "other.duckdb"
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [sized_steps([8, 8])])
+    arguments = ["fit", "--db", str(database), "--session", "0SESSION0001", "--batch", "16"]
+    more = ["--with", OTHER, "--with", str(path), "--recorded", "2,4,8", "--format", "json"]
+    done = CliRunner().invoke(app, arguments + more)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["figures"]["num_sizes"] == 3
+    done = CliRunner().invoke(app, [*arguments, "--recorded", "two"])
+    assert done.exit_code == 1
+    assert "no list of whole numbers" in str(done.exception)

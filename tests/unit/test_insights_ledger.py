@@ -1,0 +1,246 @@
+"""The ledger of a device: its parts add up to what is used, and what is unknown is never 0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from ascend_files import MB, Story, a_story, store_parts, write_database
+from constructed import SECOND_NS, SESSION, RankLog, empty_database, store_logs, store_rows
+from json_schema import faults
+from ledger_job import FOREIGN, GIB, GPU, MIB, RUNTIME, shared_device, whose
+from rankmem_aggregator import connect
+from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.ledger import SCHEMA
+from rankmem_cli.main import app
+from rankmem_imports.formats import FORMATS
+from rankmem_imports.recording import Identity
+from rankmem_protos.errors import RankmemError
+
+pytestmark = pytest.mark.slow
+
+Fill = Callable[[duckdb.DuckDBPyConnection], None]
+
+
+def answered(folder: Path, fill: Fill, **asked: Any) -> Answer:
+    path = folder / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        fill(connection)
+    with connect(path) as queries:
+        return queries.ledger(**asked)
+
+
+def parts(answer: Answer) -> list[tuple[Any, ...]]:
+    names = ("rank", "part", "name", "bytes", "source")
+    return [tuple(row[name] for name in names) for row in answer.rows.to_pylist()]
+
+
+def add_up(answer: Answer) -> bool:
+    return sum(row["bytes"] or 0 for row in answer.rows.to_pylist()) == answer.figures["used_bytes"]
+
+
+def test_the_processes_of_a_device_and_the_others_add_up_to_what_is_used(tmp_path: Path) -> None:
+    answer = answered(tmp_path, shared_device)
+    assert parts(answer) == [
+        (0, "pytorch", None, 20 * GIB, "measured"),
+        (0, "communicators", "NCCL", 300 * MIB, "measured"),
+        (0, "runtime", None, RUNTIME, "derived"),
+        (0, "unexplained", None, 500 * MIB, "derived"),
+        (1, "pytorch", None, 21 * GIB, "measured"),
+        (1, "communicators", "NCCL", 300 * MIB, "measured"),
+        (1, "runtime", None, RUNTIME, "derived"),
+        (1, "unexplained", None, 500 * MIB, "derived"),
+        (None, "other_processes", None, FOREIGN, "derived"),
+    ]
+    assert add_up(answer)
+    assert (answer.verdict, answer.certainty) == ("finding", "exact")
+    assert (answer.figures["num_ranks"], answer.figures["unknown_parts"]) == (2, [])
+    assert answer.sentence.startswith("cuda:0 of 2 ranks: of 50.50 GiB used PyTorch 41.00 GiB, ")
+    assert "other processes 7.00 GiB (13.9%)" in answer.sentence
+
+
+def test_without_samples_of_communicators_they_are_unknown_and_in_what_is_unexplained(
+    tmp_path: Path,
+) -> None:
+    answer = answered(tmp_path, lambda connection: shared_device(connection, component=None))
+    found = {row["part"]: row for row in answer.rows.to_pylist() if row["rank"] == 0}
+    assert (found["communicators"]["bytes"], found["communicators"]["source"]) == (None, "unknown")
+    assert found["unexplained"]["bytes"] == 800 * MIB
+    assert found["unexplained"]["basis"].endswith("; communicators, unknown, are in it")
+    assert answer.figures["communicators_bytes"] is None
+    assert "unknown: communicators" in answer.sentence
+    assert answer.certainty == "suspected"
+    assert add_up(answer)
+
+
+def test_ranks_that_name_a_device_alike_may_have_several(tmp_path: Path) -> None:
+    answer = answered(tmp_path, lambda connection: shared_device(connection, uuid=None))
+    last = answer.rows.to_pylist()[-1]
+    assert (last["part"], last["bytes"], last["source"]) == ("other_processes", None, "unknown")
+    assert "may be one device or several" in last["basis"]
+
+
+def one_rank(app_bytes: int | None, used_bytes: int | None, *, reserved: int | None = 10) -> Fill:
+    """A rank whose allocator holds ten bytes before the only sample."""
+
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        log = RankLog(ended=9 * SECOND_NS)
+        log.alloc("block", 8, at=10, device=GPU)
+        log.events[-1]["reserved_bytes"] = reserved
+        log.sample(app_bytes, at=20, device=GPU, device_used_bytes=used_bytes)
+        store_logs(connection, [log])
+        store_rows(connection, "device_info", [whose(log) | {"source": "tap"}])
+
+    return fill
+
+
+def test_without_a_sample_before_the_first_event_the_runtime_is_unknown(tmp_path: Path) -> None:
+    answer = answered(tmp_path, one_rank(100, 150))
+    assert parts(answer) == [
+        (0, "pytorch", None, 10, "measured"),
+        (0, "communicators", None, None, "unknown"),
+        (0, "runtime", None, None, "unknown"),
+        (0, "unexplained", None, 90, "derived"),
+        (None, "other_processes", None, 50, "derived"),
+    ]
+    assert add_up(answer)
+
+
+def test_a_process_that_the_driver_does_not_list_leaves_its_rest_with_the_others(tmp_path: Path) -> None:
+    answer = answered(tmp_path, one_rank(None, 150))
+    found = {row["part"]: (row["bytes"], row["source"]) for row in answer.rows.to_pylist()}
+    assert found["unexplained"] == (None, "unknown")
+    assert found["outside_allocators"] == (140, "derived")
+    assert "other_processes" not in found
+    assert add_up(answer)
+
+
+def test_without_the_device_the_others_are_unknown(tmp_path: Path) -> None:
+    answer = answered(tmp_path, one_rank(100, None))
+    assert parts(answer)[-1] == (None, "other_processes", None, None, "unknown")
+    assert answer.figures["used_bytes"] == 100
+    assert "of 100 B held by the process PyTorch 10 B" in answer.sentence
+
+
+def test_samples_that_contradict_each_other_leave_the_rest_unknown(tmp_path: Path) -> None:
+    answer = answered(tmp_path, one_rank(7, 5))
+    found = {row["part"]: row for row in answer.rows.to_pylist()}
+    assert found["unexplained"]["bytes"] is None
+    assert found["unexplained"]["basis"].startswith("the parts add up to 3 B more than the process holds")
+    assert (found["other_processes"]["bytes"], found["other_processes"]["source"]) == (None, "unknown")
+
+
+def test_what_the_allocator_held_may_be_unknown(tmp_path: Path) -> None:
+    answer = answered(tmp_path, one_rank(100, 150, reserved=None))
+    found = {row["part"]: (row["bytes"], row["source"]) for row in answer.rows.to_pylist()}
+    assert found["pytorch"] == found["unexplained"] == (None, "unknown")
+
+
+def test_samples_that_tell_nothing_are_no_ledger(tmp_path: Path) -> None:
+    answer = answered(tmp_path, one_rank(None, None))
+    assert (answer.verdict, answer.rows.num_rows) == ("cannot tell", 0)
+    assert "tell neither what the process holds nor what is used on the device" in answer.sentence
+
+
+def test_a_session_without_samples_has_no_ledger_and_an_unknown_rank_is_an_error(tmp_path: Path) -> None:
+    log = RankLog(ended=90)
+    log.alloc("block", 8, at=10, device=GPU)
+    path = tmp_path / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [log])
+    with connect(path) as queries:
+        answer = queries.ledger()
+        assert answer.verdict == "cannot tell"
+        assert answer.sentence.startswith("no samples of processes were recorded")
+        with pytest.raises(RankmemError, match="no rank 7"):
+            queries.ledger(rank=7)
+
+
+def test_a_start_before_does_not_count_with_the_present_one(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        logs = [RankLog(rank=rank, attempt=attempt, ended=9) for rank, attempt in ((0, 0), (0, 1))]
+        for log in logs:
+            log.alloc("block", 8, at=1 + log.attempt, device=GPU)
+            log.events[-1]["reserved_bytes"] = 10
+            log.sample(100 + log.attempt, at=3 + log.attempt, device=GPU, device_used_bytes=150 + log.attempt)
+        store_logs(connection, logs)
+
+    answer = answered(tmp_path, fill)
+    assert {row["attempt"] for row in answer.rows.to_pylist()} == {1}
+    assert (answer.figures["used_bytes"], answer.figures["other_processes_bytes"]) == (151, 50)
+
+
+def test_on_a_host_the_rest_of_the_process_is_no_finding(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        log = RankLog(ended=90)
+        log.alloc("block", 400, at=10)
+        log.sample(1000, at=20, device_used_bytes=64_000)
+        store_logs(connection, [log])
+
+    answer = answered(tmp_path, fill)
+    assert [row[1:4:2] for row in parts(answer)] == [
+        ("pytorch", 400),
+        ("unexplained", 600),
+        ("other_processes", 63_000),
+    ]
+    assert answer.verdict == "fine"
+
+
+def test_an_ascend_recording_counts_what_two_report_once(tmp_path: Path) -> None:
+    """GE is an allocator whose events are recorded, and a module that the driver samples."""
+
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        story: Story = a_story()
+        path = tmp_path / "ascend_pytorch_profiler_0.db"
+        write_database(story, path)
+        reader = FORMATS["mindstudio"]
+        [recording] = reader.open(reader.files(path))
+        store_parts(connection, recording, Identity(SESSION, 0, 0))
+        session = {"session_id": SESSION, "source": "imported", "started_at_ns": 0}
+        store_rows(connection, "session", [session])
+        device = {"session_id": SESSION, "attempt": 0, "rank": 0, "device": "npu:0"}
+        samples = {"GE": 200 * MB, "HCCL": 30 * MB, "RUNTIME": 5 * MB, "APP": 64 * MB}
+        connection.execute("DELETE FROM component_sample")
+        store_rows(
+            connection,
+            "component_sample",
+            [
+                device | {"time_ns": story.now, "component": k, "reserved_bytes": v}
+                for k, v in samples.items()
+            ],
+        )
+        connection.execute("UPDATE process_sample SET app_reserved_bytes = $1", [10_000 * MB])
+
+    answer = answered(tmp_path, fill)
+    found = [row for row in parts(answer) if row[1] == "component"]
+    assert found == [
+        (0, "component", "GE", 200 * MB, "measured"),
+        (0, "component", "workspace", 6 * MB, "measured"),
+    ]
+    assert {row[2] for row in parts(answer)} == {None, "GE", "HCCL", "RUNTIME", "workspace"}
+    assert sum(row[3] or 0 for row in parts(answer) if row[0] == 0) == 10_000 * MB
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [(None, 0), ("exact", 1)])
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code: int, output: str) -> None:
+    path = tmp_path / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        shared_device(connection)
+    arguments = ["ledger", "--db", str(path), "--format", output]
+    done = CliRunner().invoke(app, arguments + (["--fail-on", fail_on] if fail_on else []))
+    assert done.exit_code == code, done.output
+    if output == "json":
+        document = json.loads(done.stdout)
+        assert faults(JSON_SCHEMA, document) == []
+        assert {tuple(row) for row in document["rows"]} == {tuple(SCHEMA.names)}
+    elif output == "csv":
+        assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)
+    else:
+        assert "next: rankmem peak --by component --rank 0" in done.stdout

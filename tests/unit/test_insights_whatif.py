@@ -1,0 +1,236 @@
+"""What would help: remedies on a training made by hand, whose peaks are added up on paper."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from constructed import RankLog, clear, empty_database, store_logs, store_rows
+from json_schema import faults
+from rankmem_aggregator.insights.answer import JSON_SCHEMA
+from rankmem_aggregator.insights.edits import Step, families_of
+from rankmem_aggregator.insights.whatif import SCHEMA, remedies_of, smallest_set
+from rankmem_aggregator.insights.windows import place_of, read_window, step_sizes
+from rankmem_aggregator.query import open as opening
+from rankmem_aggregator.query.queries import Queries
+from rankmem_cli.main import app
+from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import RankmemError
+from remedied_steps import MIB, remedied_steps
+
+pytestmark = pytest.mark.slow
+
+Store = Callable[..., Queries]
+PEAK = 81
+"""Of a step: parameters and state 33, four layers of 9, logits 6 and what the loss keeps of them 6."""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whatif") / "job.duckdb"
+    empty_database(str(path)).close()
+    return path
+
+
+@pytest.fixture
+def stored(database: Path) -> Any:
+    opened: list[Queries] = []
+
+    def store(*logs: RankLog, gap: bool = False, world_size: int | None = None) -> Queries:
+        for queries in opened:
+            queries.close()
+        with duckdb.connect(str(database)) as connection:
+            clear(connection)
+            store_logs(connection, logs)
+            if gap:
+                hole = {"sequence_first": 4, "sequence_last": 5, "records": 2, "why": "lost"}
+                place = {"session_id": logs[0].session_id, "attempt": 0, "rank": 0}
+                store_rows(connection, "gap", [hole | place])
+            if world_size:
+                connection.execute("UPDATE session SET world_size = ?", [world_size])
+            whose = {"session_id": logs[0].session_id, "attempt": 0, "rank": 0}
+            sizes = {f"layers.{layer}.weight": 2 for layer in range(4)} | {"head.weight": 3}
+            store_rows(
+                connection,
+                "weight",
+                [whose | {"name": name, "size_bytes": mib * MIB} for name, mib in sizes.items()],
+            )
+        opened.append(opening.open_queries(database, Credentials()))
+        return opened[-1]
+
+    yield store
+    for queries in opened:
+        queries.close()
+
+
+def after(queries: Queries, **question: Any) -> dict[str, float]:
+    """The peak with each remedy, in MiB."""
+    rows = queries.whatif(**question).rows.to_pylist()
+    assert len({row["saved_bytes"] + row["peak_after_bytes"] for row in rows}) == 1
+    return {row["remedy"]: row["peak_after_bytes"] / MIB for row in rows}
+
+
+def test_each_remedy_moves_the_peak_to_where_paper_says(stored: Store) -> None:
+    found = after(stored(remedied_steps()))
+    assert found == {
+        # Backward of the first layer: 33, its output 1, gradients 3 + 6 + 2, its inner block again 8.
+        "checkpoint": 53,
+        # Logits, the loss's and their gradient an eighth of 6, and the head's gradient 3 once more:
+        # 33 + 36 + 0.75 + 3 + 3 when the head's own comes.
+        "chunks": 75.75,
+        # Gradients 11 that stay, half of 36 + 12.
+        "accumulate": 33 + 11 + 24,
+        # The state is 22.
+        "zero1": PEAK - 22 * 7 / 8,
+        "zero2": PEAK - 22 * 7 / 8,
+        "state16": PEAK - 11,
+        "state8": PEAK - 16.5,
+        "offload": PEAK - 22,
+        # Parameters and state an eighth of 33; layers 36, the loss's gradient 6; of the root 3 gathered, 3 of
+        # gradient and 3 to be sent; of the next unit 2 gathered.
+        "fsdp": 33 / 8 + 36 + 6 + 9 + 2,
+        "foreach": PEAK,
+        "set-to-none": PEAK,
+        "let-go": PEAK,
+        "bucket-view": PEAK,
+    }
+
+
+def test_what_is_not_held_against_a_training_is_marked_and_suspected(stored: Store) -> None:
+    answer = stored(remedied_steps()).whatif()
+    marked = {row["remedy"] for row in answer.rows.to_pylist() if not row["is_measured"]}
+    assert marked == {"zero2", "offload", "state16", "state8"}
+    assert (answer.verdict, answer.certainty) == ("finding", "predicted")
+    saved = "checkpoint layers.0 … layers.3 saves 28.00 MiB of the peak of a step on rank 0, cpu"
+    assert answer.sentence == f"{saved}: 53.00 MiB instead of 81.00 MiB"
+    assert answer.figures["peak_phase"] == "forward"
+    assert any("nothing is saved here by" in note and "foreach" in note for note in answer.notes)
+
+
+def test_what_the_step_before_left_is_let_go_of(stored: Store) -> None:
+    found = after(stored(remedied_steps(late=True)))
+    assert found["let-go"] == PEAK
+    # Without it the checkpoint's peak is where the loss is: 33 + 4 + 12 + 20.
+    assert found["checkpoint"] == 69
+
+
+def test_gradients_that_stay_are_let_go_of_between_steps(stored: Store) -> None:
+    queries = stored(remedied_steps(keeps_gradients=True))
+    found = after(queries)
+    assert queries.whatif().figures["peak_bytes"] == (PEAK + 11) * MIB
+    assert found["set-to-none"] == PEAK
+
+
+def test_the_smallest_set_is_the_smallest_of_all(stored: Store) -> None:
+    queries = stored(remedied_steps(late=True))
+    place = place_of(queries._ask, queries.session_id(), rank=None)
+    step = Step.of_window(read_window(queries._ask, place, step_sizes(queries._ask, place)[-1]))
+    remedies = [
+        each for each in remedies_of(step, {}, 8) if each.name in ("let-go", "chunks", "checkpoint", "zero1")
+    ]
+    for usable in range(20, 110, 3):
+        sizes = [
+            count
+            for count in range(1, 5)
+            for chosen in itertools.combinations(remedies, count)
+            if _together(step, chosen) <= usable * MIB
+        ]
+        found = smallest_set(step, remedies, usable * MIB)
+        assert (None if found is None else len(found[0])) == min(sizes, default=None)
+        assert found is None or found[1].peak()[0] <= usable * MIB
+
+
+def _together(step: Step, chosen: Any) -> float:
+    lives = step.lives()
+    for each in chosen:
+        lives = each.edit(step, lives)
+    return lives.peak()[0]
+
+
+@pytest.mark.parametrize(
+    ("mib", "verdict", "remedies", "words"),
+    [
+        (90, "fine", None, "fits in 90.00 MiB as it is"),
+        (76, "finding", ["zero1"], "to fit in 76.00 MiB on rank 0, cpu: shard optimizer state over 8 ranks"),
+        (40, "finding", ["zero1", "checkpoint"], "shard optimizer state over 8 ranks (ZeRO-1); checkpoint"),
+        (5, "finding", None, "no set of measured remedies brings"),
+    ],
+)
+def test_the_fewest_changes_that_fit_are_named(
+    mib: int, verdict: str, remedies: list[str] | None, words: str, stored: Store
+) -> None:
+    answer = stored(remedied_steps()).whatif(fit_bytes=mib * MIB)
+    assert (answer.verdict, answer.figures["smallest_set"]) == (verdict, remedies)
+    assert words in answer.sentence
+    assert all(row["fits"] == (row["peak_after_bytes"] <= mib * MIB) for row in answer.rows.to_pylist())
+
+
+def test_over_how_many_ranks_is_sharded(stored: Store) -> None:
+    queries = stored(remedied_steps(), world_size=2)
+    assert after(queries)["zero1"] == PEAK - 11
+    assert after(queries, ranks=22)["zero1"] == PEAK - 21
+    with pytest.raises(RankmemError, match="over 1 rank"):
+        queries.whatif(ranks=1)
+
+
+def test_siblings_are_found_by_their_numbers() -> None:
+    paths = {
+        "encoder.layers.0.norm",
+        "encoder.layers.1",
+        "encoder.layers.10.up",
+        "head",
+        None,
+        "stem.0",
+        "decoder.2",
+    }
+    assert families_of(paths) == [["encoder.layers.0", "encoder.layers.1", "encoder.layers.10"]]
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (remedied_steps(0), "no steps of rank 0, cpu"),
+        (remedied_steps(1), "one step of rank 0, cpu was recorded"),
+    ],
+)
+def test_what_does_not_carry_an_answer_is_said(log: RankLog, words: str, stored: Store) -> None:
+    answer = stored(log).whatif()
+    assert (answer.verdict, answer.rows.num_rows) == ("cannot tell", 0)
+    assert words in answer.sentence
+
+
+def test_an_unfinished_run_a_gap_and_a_rank_that_is_not_there(stored: Store) -> None:
+    log = remedied_steps()
+    log.ended = None
+    assert after(stored(log))["checkpoint"] == 53
+    answer = stored(log, gap=True).whatif()
+    assert (answer.complete, answer.certainty) == (False, "suspected")
+    with pytest.raises(RankmemError, match="no rank 7"):
+        stored(log).whatif(rank=7)
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "code", "output"), [(None, 0, "json"), ("predicted", 1, "table"), ("exact", 0, "csv")]
+)
+def test_the_verb_exits_by_its_verdict(
+    stored: Store, database: Path, fail_on: str | None, code: int, output: str
+) -> None:
+    stored(remedied_steps()).close()
+    arguments = ["whatif", "--db", str(database), "--fit", "60MiB", "--format", output]
+    done = CliRunner().invoke(app, arguments + (["--fail-on", fail_on] if fail_on else []))
+    assert done.exit_code == code, done.output
+    if output == "json":
+        document = json.loads(done.stdout)
+        assert faults(JSON_SCHEMA, document) == []
+        assert {tuple(row) for row in document["rows"]} == {tuple(SCHEMA.names)}
+    elif output == "csv":
+        assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)
+    else:
+        assert done.stdout.startswith("to fit in 60.00 MiB on rank 0, cpu: checkpoint layers.0 … layers.3;")
