@@ -31,6 +31,8 @@ from waiting import until
 
 EDGE = ShipConfig(grace_s=0.0, edge_bytes=1 << 30)
 WHOLE = ShipConfig(grace_s=0.0)
+PAUSE_S = 0.1
+"""Between two steps of shippers in a thread: 200 of them leave time for the aggregator then."""
 
 
 def make_job(folder: Path, *, ranks: Sequence[int] = range(4), calls: int = 40) -> Path:
@@ -84,7 +86,7 @@ def running(shippers: Sequence[Shipper]) -> Iterator[None]:
             while not stop.is_set():
                 for shipper in shippers:
                     shipper.step()
-                stop.wait(0.005)
+                stop.wait(PAUSE_S)
         except BaseException as exc:  # noqa: BLE001
             failures.append(exc)
 
@@ -106,7 +108,7 @@ def fetched(
     timeout_s: float = 60.0,
 ) -> Fetched:
     """Brings the events of ranks from hosts whose shippers run meanwhile."""
-    quick = patch.multiple(fetching, POLL_S=0.1, UNCONNECTED_S=1.0)
+    quick = patch.multiple(fetching, POLL_S=0.3, UNCONNECTED_S=1.0)
     with quick, running(shippers), RemoteQueries(address) as queries:
         return fetch(queries, queries.session_id(SESSION), ranks, timeout_s=timeout_s)
 

@@ -63,8 +63,8 @@ def queries(path: Path) -> Iterator[Queries]:
 
 ASKED: dict[str, dict[str, Any]] = {
     "ranks": {}, "status": {}, "top": {}, "hosts": {}, "peak": {}, "peak_by": {"by": "host"},
-    "peak_by_host": {}, "peak_bound": {}, "job_peak": {}, "job_peak_bound": {}, "job_peak_held": {},
-    "steps": {}, "modules": {},
+    "peak_by_host": {}, "peak_bound": {}, "job_peak": {}, "job_peak_bound": {}, "job_peak_interval": {},
+    "job_peak_held": {}, "steps": {}, "modules": {},
     "weights": {}, "oom": {}, "ops": {"by": "category"}, "live": {"rank": 0}, "curve": {"rank": 0},
     "held_at": {"time_ns": BASE_NS + 20}, "timeline": {"by": "job"},
 }  # fmt: skip

@@ -54,7 +54,8 @@ def test_numbers_outside_of_their_column_are_refused_with_its_name(table: Table)
     for column, least, most in checked:
         # A bucket's positions belong together; what they must be has a test of its own.
         together = POSITIONS if column in POSITIONS and table.name == "memory_bucket" else (column,)
-        assert decode(table, count=2, **{name: [least, most] for name in together}).num_rows == 2
+        if table.name != "availability":  # one row of it comes in a batch, of the batch's own range
+            assert decode(table, count=2, **{name: [least, most] for name in together}).num_rows == 2
         for wrong in (least - 1, most + 1):
             with pytest.raises(RankmemError, match=rf"{table.name}\.{column} holds") as refused:
                 decode(table, count=2, **{column: [least, wrong]})

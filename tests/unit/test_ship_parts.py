@@ -176,3 +176,15 @@ def test_a_shipper_that_has_to_wait_reports_why_until_it_is_acknowledged(tmp_pat
     assert shipper.error == "waiting for the aggregator: the disk is full"
     shipper._take_reply(pb.IngestReply(ack=pb.Ack(spool_id="gone")))
     assert shipper.error == ""
+
+
+@pytest.mark.parametrize(("text", "size"), [("", 0), ("off", 0), ("on", 4 << 30), ("67108864", 64 << 20)])
+def test_events_stay_on_the_host_only_where_the_environment_says_so(text: str, size: int) -> None:
+    config = ShipConfig.from_environment({"RANKMEM_EDGE": text, "RANKMEM_EDGE_STAY_S": "5"})
+    assert (config.edge_bytes, config.edge_stay_s) == (size, 5.0)
+
+
+@pytest.mark.parametrize("text", ["yes", "1", "-5", "4GiB"])
+def test_a_room_for_events_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(RankmemError, match="RANKMEM_EDGE is"):
+        ShipConfig.from_environment({"RANKMEM_EDGE": text})

@@ -23,7 +23,7 @@ from rankmem_aggregator.ingest.sequence import SpoolProgress, Verdict
 from rankmem_aggregator.lake.batch_files import guard_of
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes
-from rankmem_aggregator.lake.late_details import stored_firsts
+from rankmem_aggregator.lake.late_details import LateDetails
 from rankmem_aggregator.lake.layout import WHOLE, folder_of
 from rankmem_aggregator.lake.tail import LiveTail
 from rankmem_aggregator.retention.limits import NS_PER_S
@@ -64,7 +64,7 @@ class LakeReceiver(BatchWriter):
         self._pending_bytes = 0
         self._repeated: list[Submission] = []  # their rows are pending
         self._due_s = float("inf")
-        self._files, self._details = files, StoredDetails()
+        self._late, self._details = LateDetails(files, lanes), StoredDetails()
 
     @property
     def takes_details(self) -> bool:
@@ -139,7 +139,7 @@ class LakeReceiver(BatchWriter):
             return self.progress.judge(batch)
         spool = batch.spool
         if not self._details.knows(spool.spool_id):
-            firsts = stored_firsts(self._files, self._lanes, spool.session_id, spool.spool_id)
+            firsts = self._late.firsts(spool.session_id, spool.spool_id)
             self._details.learn(spool.spool_id, firsts)
         return self._details.judge(batch, self.progress.reached(spool))
 
