@@ -158,7 +158,7 @@ def test_the_action_records_both_sides_and_its_exit_code_is_the_verdict(tmp_path
     said = (tmp_path / "memory.md").read_text(encoding="utf-8")
     assert said == (tmp_path / "summary.md").read_text(encoding="utf-8")
     assert "**peak of a step is worse at equal input: " in said
-    assert "main aten::clone" in said
+    assert "aten::clone" in said
 
 
 TRAIN = """
