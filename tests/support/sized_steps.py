@@ -101,3 +101,16 @@ def _step(log: RankLog, step: int, batch: int, at: int, of: dict[str, Any], *, c
         freed(f"g{layer}")
     freed("x")
     log.step_ends(step, at=at + 1)
+
+
+def given_inputs(log: RankLog, batches: Sequence[int]) -> list[dict[str, Any]]:
+    """The rows of ``step_input`` of such a training: a call of the model each step, samples of 256 floats."""
+    return [
+        {
+            "session_id": log.session_id, "attempt": 0, "rank": log.rank, "step": step,
+            "time_ns": SECOND_NS, "seq": log.steps[step]["seq"], "module": "Net", "with_grad": True,
+            "argument": "0", "dtype": "float32", "shape": f"[{batch}, 256]",
+            "size_bytes": batch * SAMPLE_BYTES, "call_bytes": batch * SAMPLE_BYTES, "num_left_out": 0,
+        }
+        for step, batch in enumerate(batches)
+    ]  # fmt: skip

@@ -26,7 +26,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import RankmemError
-from sized_steps import HIDDEN_BYTES, peak_bytes, sized_steps
+from sized_steps import HIDDEN_BYTES, given_inputs, peak_bytes, sized_steps
 
 pytestmark = pytest.mark.slow
 
@@ -45,12 +45,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stored(database: Path) -> Any:
     opened: list[Queries] = []
 
-    def store(*logs: RankLog, gap: bool = False) -> Queries:
+    def store(*logs: RankLog, gap: bool = False, inputs: Sequence[dict[str, Any]] = ()) -> Queries:
         for queries in opened:
             queries.close()
         with duckdb.connect(str(database)) as connection:
             clear(connection)
             store_logs(connection, logs)
+            store_rows(connection, "step_input", inputs)
             if gap:
                 hole = {
                     "sequence_first": 4,
@@ -80,6 +81,31 @@ def test_from_two_sizes_each_block_gets_its_bytes_and_the_peak_moves(stored: Sto
     assert peak_bytes(512) > 1.4 * (peak_bytes(4) + (peak_bytes(4) - peak_bytes(2)) / 2 * 508)
     assert (answer.verdict, answer.certainty) == ("fine", "predicted")
     assert answer.figures["num_matched"] == answer.figures["num_blocks"]
+
+
+def test_recorded_shapes_say_which_batches_they_are(stored: Store) -> None:
+    batches = [2, 2, 4, 4]
+    log = sized_steps(batches)
+    queries = stored(log, inputs=given_inputs(log, batches))
+    answer = queries.fit(batch=[16])
+    assert peaks(answer) == {batch: peak_bytes(batch) for batch in (2, 4, 16)}
+    assert answer.figures["recorded_sizes"] == [2, 4]
+    lengths = queries.fit(length=["2x"])
+    assert (lengths.verdict, "Ask for --batch" in lengths.sentence) == ("cannot tell", True)
+    assert peaks(queries.fit(length=[16], recorded=[2, 4])) == peaks(answer)  # who says so is believed
+
+
+def test_of_one_size_the_shapes_say_the_batch_too(stored: Store) -> None:
+    log = sized_steps([4, 4])
+    answer = stored(log, inputs=given_inputs(log, [4, 4])).fit(batch=[8])
+    assert peaks(answer)[8] == peak_bytes(8)
+
+
+def test_where_not_all_steps_have_shapes_the_blocks_of_the_input_count(stored: Store) -> None:
+    log = sized_steps([2, 2, 4, 4])
+    answer = stored(log, inputs=given_inputs(log, [2, 2, 4, 4])[:3]).fit(batch=["2x"])
+    assert answer.figures["recorded_sizes"] == [None, None]
+    assert {row["live_peak_bytes"] for row in answer.rows.to_pylist() if row["times"] == 2} == {peak_bytes(8)}
 
 
 def test_from_one_size_it_is_an_upper_bound_that_leaves_the_model_as_it_is(stored: Store) -> None:

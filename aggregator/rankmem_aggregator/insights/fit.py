@@ -86,7 +86,7 @@ def fit_of(sources: Sequence[tuple[Ask, str]], request: Request) -> Answer:
             (ask, place_of(ask, each, rank=request.rank, attempt=request.attempt, device=request.device))
             for ask, each in sources
         ]
-        recorded = read_sizes(places, request.recorded)
+        recorded = read_sizes(places, request.recorded, request.what)
         fitted = Fitted(recorded, request.what)
         wanted = wanted_of(request.wanted or DEFAULT_WANTED, recorded)
         fitted.refuse(wanted)
@@ -176,7 +176,7 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         "as_device": request.as_device if device.workspaces else None,
         "num_sizes": len(fitted.recorded),
         "recorded_sizes": [each.number for each in fitted.recorded],
-        "recorded_input_bytes": [each.window.size.input_bytes for each in fitted.recorded],
+        "recorded_input_bytes": [each.input_bytes for each in fitted.recorded],
         "recorded_steps": [each.window.size.step for each in fitted.recorded],
         "num_blocks": len(model.window),
         "num_matched": model.num_matched,

@@ -1,7 +1,8 @@
 """Which sizes of the input were recorded, and which are asked for.
 
 Stage: insights. In: the steps of one or more recordings, and what the user calls their sizes. Out:
-:class:`Recorded`, a steady step of each size. :func:`size_of` alone says how large a step's input was.
+:class:`Recorded`, a steady step of each size. How large a step's input was is what the model was given in it
+(``step_input``), or the blocks of category input, where a recording does not have that.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rankmem_aggregator.insights.answer import Ask
+from rankmem_aggregator.insights.input_shapes import numbers_of
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.windows import Place, StepSize, Window, read_window, step_sizes
 from rankmem_aggregator.quantity_text import bytes_text, counted
@@ -33,9 +35,11 @@ class Recorded:
 
     window: Window
     size: float
-    """Of its input: what the user calls it, else its bytes."""
+    """Of its input: its number, else its bytes."""
     number: int | None
-    """What the user calls it; None where nobody said."""
+    """The batch or length, by what the user says or by the recorded shapes; None: neither says it."""
+    input_bytes: int
+    """Of its input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +52,23 @@ class Wanted:
     """Of the largest recorded."""
 
 
-def size_of(step: StepSize) -> int:
-    """How large a step's input was: any figure that is proportional to its batch and to its length."""
-    return step.input_bytes
+SizeOf = Callable[[StepSize], int]
+"""How large a step's input was, in bytes: any figure that is proportional to its batch and to its length."""
 
 
-def steady(steps: Sequence[StepSize]) -> list[StepSize]:
+def size_by(steps: Iterable[StepSize]) -> SizeOf:
+    """What is given to the model, where all steps have that; otherwise the blocks of category input."""
+    if all(step.call_bytes is not None for step in steps):
+        return lambda step: step.call_bytes or 0
+    return lambda step: step.input_bytes
+
+
+def steady(steps: Sequence[StepSize], size_of: SizeOf | None = None) -> list[StepSize]:
     """The last steady step of each size: its step before had the same size, and it is not the first.
 
     What the step before left behind then has the size, too.
     """
+    size_of = size_of or size_by(steps)
     found: dict[int, StepSize] = {}
     for before, step in itertools.pairwise(steps):
         if size_of(before) == size_of(step) or len(steps) == 2:
@@ -65,20 +76,25 @@ def steady(steps: Sequence[StepSize]) -> list[StepSize]:
     return [found[size] for size in sorted(found)]
 
 
-def read_sizes(sources: Sequence[tuple[Ask, Place]], numbers: Sequence[int]) -> list[Recorded]:
+def read_sizes(
+    sources: Sequence[tuple[Ask, Place]], numbers: Sequence[int], what: str = "batch"
+) -> list[Recorded]:
     """A step of each size, the smallest first.
 
     Args:
         sources: the recordings; of a size that several have, the first one's step is taken.
         numbers: what the user calls the sizes, the smallest first; empty where nobody said.
+        what: batch or length.
 
     Raises:
-        CannotTell: no step is steady, or its blocks are not known.
+        CannotTell: no step is steady, its blocks are not known, or the sizes differ in something else.
         RankmemError: INVALID for numbers that are not those of the recorded sizes.
     """
+    all_steps = [(ask, place, step_sizes(ask, place)) for ask, place in sources]
+    size_of = size_by(step for _, _, steps in all_steps for step in steps)
     found: dict[int, tuple[Ask, Place, StepSize]] = {}
-    for ask, place in sources:
-        for step in steady(step_sizes(ask, place)):
+    for ask, place, steps in all_steps:
+        for step in steady(steps, size_of):
             found.setdefault(size_of(step), (ask, place, step))
     if not found:
         raise CannotTell(
@@ -90,14 +106,17 @@ def read_sizes(sources: Sequence[tuple[Ask, Place]], numbers: Sequence[int]) -> 
         _check_numbers(sizes, numbers)
     elif len(sizes) > 1 and sizes[0] == 0:
         raise CannotTell("steps without blocks of category input cannot be compared: say --recorded A,B")
-    chosen = _spread(len(sizes))
+    own = numbers or numbers_of([found[size][2].inputs for size in sizes], what)
     recorded = []
-    for place_of_size in chosen:
+    for place_of_size in _spread(len(sizes)):
         ask, place, step = found[sizes[place_of_size]]
-        number = numbers[place_of_size] if numbers else None
+        number = own[place_of_size] if own else None
         recorded.append(
             Recorded(
-                window=read_window(ask, place, step), size=number or step.input_bytes or 1, number=number
+                window=read_window(ask, place, step),
+                size=number or sizes[place_of_size] or 1,
+                number=number,
+                input_bytes=sizes[place_of_size],
             )
         )
     return recorded
@@ -158,11 +177,10 @@ def wanted_of(texts: Sequence[str], recorded: Sequence[Recorded]) -> list[Wanted
             named = int((largest.number or 0) * number) if whole else None
             found.append(Wanted(size=largest.size * number, number=named, times=number))
         elif largest.number is None:
-            sizes = ", ".join(bytes_text(each.window.size.input_bytes) for each in recorded)
+            sizes = ", ".join(bytes_text(each.input_bytes) for each in recorded)
             raise CannotTell(
                 f"which size {text} is cannot be told: the recorded inputs have {sizes}, and nobody said "
-                "what "
-                "batch or length that is. Say it with --recorded, or ask for a multiple such as 2x"
+                "what batch or length that is. Say it with --recorded, or ask for a multiple such as 2x"
             )
         else:
             found.append(Wanted(size=number, number=int(number), times=number / largest.size))

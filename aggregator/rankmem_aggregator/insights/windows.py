@@ -59,7 +59,12 @@ class StepSize:
     from_seq: int | None
     to_seq: int
     input_bytes: int
+    """Of the blocks of category input that were made in it, outside of modules."""
     peak_bytes: int | None
+    call_bytes: int | None = None
+    """Of what its largest call of the model was given; None: not recorded."""
+    inputs: Sequence[tuple[str, str]] | None = None
+    """Argument and shape of each tensor of that call; None: not known in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

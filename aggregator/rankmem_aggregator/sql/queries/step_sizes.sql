@@ -8,6 +8,8 @@
 --   step: number of the step
 --   from_seq, to_seq: of the rank's log: after the end of the step before, NULL for the first; up to its own end
 --   input_bytes (bytes): of the blocks of category input that were made in it, outside of modules; 0 without any
+--   call_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL: unknown
+--   inputs: argument and shape of each tensor of that call, as texts; NULL where they are not known in full
 --   peak_bytes (bytes): highest requested bytes of the device after an event in it; NULL without any
 -- Scatter: none
 WITH ended AS MATERIALIZED (
@@ -29,6 +31,18 @@ given AS (
         AND NOT b.preexisting
     GROUP BY e.step
 ),
+call AS (
+    SELECT
+        step,
+        max(call_bytes) AS call_bytes,
+        CASE
+            WHEN max(num_left_out) = 0 AND count(shape) = count(*) THEN list([argument, shape] ORDER BY argument)
+        END AS inputs
+    FROM step_input
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank
+    GROUP BY step, seq
+    QUALIFY row_number() OVER (PARTITION BY step ORDER BY bool_or(with_grad) DESC, max(call_bytes) DESC, seq) = 1
+),
 high AS (
     SELECT step, max(peak_bytes) AS peak_bytes
     FROM step_bucket
@@ -40,9 +54,12 @@ SELECT
     lag(e.to_seq) OVER (ORDER BY e.to_seq) AS from_seq,
     e.to_seq,
     coalesce(g.input_bytes, 0)::BIGINT AS input_bytes,
+    m.call_bytes,
+    m.inputs,
     h.peak_bytes
 FROM ended AS e
 LEFT JOIN given AS g USING (step)
+LEFT JOIN call AS m USING (step)
 LEFT JOIN high AS h USING (step)
 CROSS JOIN unstreamed
 ORDER BY e.to_seq, e.step;

@@ -13,7 +13,7 @@
 --   inputs: types and shapes of these calls' tensors as text, with the number of calls; NULL where they are not known in full
 --   batch_bytes (bytes): of its blocks of category input that no module made
 -- Scatter: hosts
-WITH course AS MATERIALIZED (
+WITH course AS (
     SELECT
         attempt,
         rank,
