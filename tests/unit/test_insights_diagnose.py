@@ -22,11 +22,13 @@ from oom_job import too_small
 from rankmem_aggregator import connect
 from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
 from rankmem_aggregator.insights.diagnose import FINDING_SCHEMA, OUT_OF_TIME, SCHEMA, diagnose_of
-from rankmem_aggregator.insights.findings import FINDERS, Finding, Found, Question
+from rankmem_aggregator.insights.finding import Finding, Found, Question
+from rankmem_aggregator.insights.findings import FINDERS
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_cli.run.first_finding import finding_line
 from rankmem_protos.errors import Code, RankmemError
+from remedied_steps import remedied_steps
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +58,11 @@ def rising(connection: duckdb.DuckDBPyConnection, *, lacks: bool = False) -> Non
         store_rows(connection, "gap", [hole | {"sequence_last": 2, "records": 1}])
 
 
+def late(connection: duckdb.DuckDBPyConnection) -> None:
+    """Each step keeps what the one before left until after its forward, for nothing."""
+    store_logs(connection, [remedied_steps(late=True)])
+
+
 @pytest.mark.parametrize(
     ("fill", "kinds"),
     [
@@ -65,6 +72,7 @@ def rising(connection: duckdb.DuckDBPyConnection, *, lacks: bool = False) -> Non
         (shared_device, ["other_processes"]),
         (too_small, ["oom", "fragmentation", "unexplained"]),
         (rising, ["early_peak"]),
+        (late, ["remedy"]),
     ],
 )
 def test_each_job_shows_what_it_was_made_with_and_its_evidence(
@@ -225,5 +233,11 @@ def test_a_run_that_finds_nothing_in_time_says_so_and_does_not_fail(
     assert called == calls
 
 
+def test_what_costs_something_is_no_finding_but_whatif_has_it(tmp_path: Path) -> None:
+    with opened(tmp_path, lambda connection: store_logs(connection, [remedied_steps()])) as queries:
+        assert queries.diagnose().rows.num_rows == 0
+        assert queries.whatif().verdict == "finding"
+
+
 def test_every_insight_of_the_registry_is_asked() -> None:
-    assert list(FINDERS) == ["oom", "early peak", "leaks", "ledger", "imbalance", "fragmentation"]
+    assert list(FINDERS) == ["oom", "early peak", "leaks", "ledger", "imbalance", "whatif", "fragmentation"]

@@ -16,7 +16,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_aggregator.insights.answer import CERTAINTIES, Answer, Ask
-from rankmem_aggregator.insights.findings import FINDERS, Finder, Finding, Found, Question
+from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
+from rankmem_aggregator.insights.findings import FINDERS
 from rankmem_aggregator.insights.reading import EVENTS_MAX
 from rankmem_aggregator.quantity_text import bytes_text, counted
 from rankmem_protos.devices import by_weight

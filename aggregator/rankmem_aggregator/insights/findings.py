@@ -7,12 +7,12 @@ falls when it is computed again without what was found; where nothing can be com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from rankmem_aggregator.insights.answer import Answer, Ask, Certainty
+from rankmem_aggregator.insights.answer import Answer
+from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
 from rankmem_aggregator.insights.fragmentation import fragmentation_of
 from rankmem_aggregator.insights.imbalance import imbalance_of
 from rankmem_aggregator.insights.leak_text import place as place_text
@@ -20,6 +20,8 @@ from rankmem_aggregator.insights.leaks import groups_of, leaks_of, matters
 from rankmem_aggregator.insights.ledger import FINDING_SHARE, ledger_of
 from rankmem_aggregator.insights.ledger_text import finding as part_found
 from rankmem_aggregator.insights.oom import oom_of
+from rankmem_aggregator.insights.whatif import FINDING_SHARE as REMEDY_SHARE
+from rankmem_aggregator.insights.whatif import FREE, Request, whatif_of
 from rankmem_aggregator.quantity_text import bytes_text, counted
 from rankmem_protos.devices import by_weight
 
@@ -30,47 +32,6 @@ STEPS_LEAST: Final = 3
 """Steps that must follow these."""
 EARLY_SHARE: Final = 1.03
 """A peak before the steady steps is a finding from so much above them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked of every insight."""
-
-    ask: Ask
-    session_id: str
-    events_max: int
-    """A device with more is not replayed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was found."""
-
-    kind: str
-    rank: int | None
-    bytes: int | None
-    """By which the peak falls without it; None where that was not computed."""
-    peak_after: int | None
-    """The peak then."""
-    certainty: Certainty
-    evidence: str
-    """SQL that shows it."""
-    remedy: str
-    sentence: str
-    verb: str
-    """The command that has the whole answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What one insight has to say."""
-
-    findings: tuple[Finding, ...] = ()
-    cannot_tell: str | None = None
-    """Why it can tell nothing, or not all."""
-
-
-Finder = Callable[[Question], Found]
 
 
 def failures(question: Question) -> Found:
@@ -290,6 +251,43 @@ def beyond_pytorch(question: Question) -> Found:
     return Found(findings=(finding,))
 
 
+def remedies(question: Question) -> Found:
+    """What would lower the highest rank's steady peak at no cost; what costs something is a choice."""
+    answer = whatif_of(question.ask, question.session_id, Request())
+    if answer.verdict == "cannot tell":
+        return _nothing(answer)
+    figures = answer.figures
+    least = figures["peak_bytes"] * REMEDY_SHARE
+    free = [
+        row
+        for row in answer.rows.to_pylist()
+        if row["costs"] == FREE and row["is_measured"] and row["saved_bytes"] >= least
+    ]
+    if not free:
+        return Found()
+    best, rank = free[0], figures["rank"]
+    finding = Finding(
+        kind="remedy",
+        rank=rank,
+        bytes=best["saved_bytes"],
+        peak_after=best["peak_after_bytes"],
+        certainty="predicted",
+        evidence=_sql(
+            "SELECT step, device, peak_bytes FROM step_total({session}, of_rank := {rank}) "
+            "ORDER BY device, step",
+            question,
+            rank=rank,
+        ),
+        remedy=best["what"],
+        sentence=(
+            f"rank {rank}, {figures['device']}: {best['what']} would save {bytes_text(best['saved_bytes'])} "
+            f"of the {bytes_text(figures['peak_bytes'])} that a steady step holds, at no cost"
+        ),
+        verb=f"rankmem whatif --rank {rank}",
+    )
+    return Found(findings=(finding,))
+
+
 FINDERS: Final[Mapping[str, Finder]] = MappingProxyType(
     {
         "oom": failures,
@@ -297,6 +295,7 @@ FINDERS: Final[Mapping[str, Finder]] = MappingProxyType(
         "leaks": leaks,
         "ledger": beyond_pytorch,
         "imbalance": imbalance,
+        "whatif": remedies,
         "fragmentation": fragmentation,
     }
 )

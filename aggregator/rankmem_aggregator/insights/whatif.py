@@ -30,6 +30,8 @@ from rankmem_protos.errors import Code, RankmemError
 CHUNKS: Final = 8
 RANKS: Final = 8
 """Over which is sharded where the recording is of one rank and nobody says how many there are to be."""
+FREE: Final = "nothing"
+"""What a remedy costs that costs nothing."""
 FAMILIES_MAX: Final = 3
 """Of siblings, whose checkpoints are tried each."""
 TOGETHER_MAX: Final = 8
@@ -122,15 +124,15 @@ def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, world: int =
     state = "optimizer_state"
     return [
         Remedy(
-            name="let-go", what="let go of the last step's tensors before the next forward", costs="nothing",
+            name="let-go", what="let go of the last step's tensors before the next forward", costs=FREE,
             edit=edits.let_go_of_last_step,
         ),
         Remedy(
-            name="set-to-none", what="zero_grad(set_to_none=True)", costs="nothing",
+            name="set-to-none", what="zero_grad(set_to_none=True)", costs=FREE,
             edit=edits.gradients_let_go,
         ),
         Remedy(
-            name="bucket-view", what="DistributedDataParallel(gradient_as_bucket_view=True)", costs="nothing",
+            name="bucket-view", what="DistributedDataParallel(gradient_as_bucket_view=True)", costs=FREE,
             edit=edits.in_bucket_views if world > 1 else _nothing, rivals="gradients",
         ),
         Remedy(
