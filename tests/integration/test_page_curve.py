@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 from busy_rank import DEVICE, busy_database
-from constructed import SESSION, RankLog, empty_database, store_logs
+from constructed import SESSION, RankLog, empty_database, store_logs, store_rows
 from page_reading import PageReader, page_reader
 from rankmem_aggregator.page import coarse_groups
 from rankmem_aggregator.page import columns as page_columns
 from rankmem_aggregator.page.answers import groups
 from rankmem_aggregator.page.columns import UNKNOWN, columns_of
 from rankmem_aggregator.page.reading import facts_of
+from rankmem_aggregator.store import schema
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.tables import TABLES
 from summary_passes import summarise
 
 OFFSET_NS = 12_345
@@ -141,9 +143,41 @@ def test_every_event_drawn_has_its_own_action_size_address_and_total(
     assert [row for row in rows if row[0] <= points[2050][0]][: len(expected)] == expected
 
 
+LONGER = """
+SELECT
+    * REPLACE (
+        min(seq_first) OVER whole AS seq_first, min(first_ns) OVER whole AS first_ns,
+        max(seq_last) OVER whole AS seq_last, max(last_ns) OVER whole AS last_ns,
+        (sum(events) OVER whole)::BIGINT AS events,
+        last_value(requested_last_bytes) OVER whole AS requested_last_bytes
+    )
+FROM memory_bucket
+WINDOW
+    whole_of AS (PARTITION BY session_id, attempt, rank, device, seq_first // 4096),
+    whole AS (whole_of ORDER BY seq_first ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+QUALIFY row_number() OVER (whole_of ORDER BY requested_peak_bytes DESC, requested_peak_seq) = 1
+"""
+"""The buckets of a log of which the summaries alone were sent at first, but for the allocator's figures."""
+
+
+@pytest.fixture(scope="module", params=["64 events", "4,096 events"])
+def bucketed(request: pytest.FixtureRequest, database: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = database
+    if request.param != "64 events":
+        path = tmp_path_factory.mktemp("longer") / "longer.duckdb"
+        shutil.copy(database, path)
+        with duckdb.connect(str(path)) as connection:
+            rows = connection.sql(LONGER).to_arrow_table().to_pylist()
+            connection.execute(f"DELETE FROM {schema.stored_name(TABLES['memory_bucket'])}")
+            store_rows(connection, "memory_bucket", rows)
+    with page_reader(path) as reader:
+        yield reader
+
+
 def test_buckets_give_the_highest_of_each_row_and_no_lowest(
-    page: PageReader, points: list[Point], monkeypatch: pytest.MonkeyPatch
+    bucketed: PageReader, points: list[Point], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    page = bucketed
     monkeypatch.setattr(page_columns, "COLUMN_EVENTS_MAX", 0)
     reading = page.reading()
     track = reading.track(1, None, DEVICE)

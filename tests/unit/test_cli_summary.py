@@ -16,6 +16,8 @@ GIB = 1 << 30
 class Stored:
     """The answers of a session of ``num_ranks`` ranks, of which rank r peaks at (r + 1) GiB."""
 
+    stale = ""
+
     def __init__(
         self,
         num_ranks: int,

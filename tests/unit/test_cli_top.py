@@ -31,6 +31,8 @@ def row(rank: int, used_gib: int, **more: object) -> dict[str, object]:
 class Asked:
     """Answers in turn; an exception is raised."""
 
+    stale = ""
+
     def __init__(self, *answers: list[dict[str, object]] | RankmemError) -> None:
         self._answers = list(answers)
         self.num_asked = 0

@@ -118,16 +118,22 @@ class Lanes:
 
     def moved(self, names: Iterable[str]) -> set[str]:
         """Those of these numbers that others have moved since they were read, as of :meth:`refresh`."""
-        return {
-            name
-            for name in names
-            if name in self.numbers and int(self._opened.transaction_version(name) or 0) != self.numbers[name]
-        }
+        return {name for name in names if name in self.numbers and self._number(name) != self.numbers[name]}
+
+    def is_passed(self, spool_id: str, position: int) -> bool:
+        """Whether records of a spool from a position on count already, as of :meth:`refresh`.
+
+        A spool without a number is new, or an import of an older version has brought what came before.
+        """
+        return self._number(lane(spool_id)) not in (0, position)
 
     def read_number(self, name: str) -> int:
         """A number as it is now, as of :meth:`refresh`."""
-        self.numbers[name] = int(self._opened.transaction_version(name) or 0)
+        self.numbers[name] = self._number(name)
         return self.numbers[name]
+
+    def _number(self, name: str) -> int:
+        return int(self._opened.transaction_version(name) or 0)
 
     def _new_rows(self, of_session: list[DataFile], table: str) -> list[dict[str, Any]]:
         files = [f for f in of_session if f.table_name == table and f.path not in self._read]

@@ -19,6 +19,7 @@ from rankmem_aggregator.lake.cutting import Part
 from rankmem_aggregator.lake.delta import exchange_in_logs
 from rankmem_aggregator.lake.files import LakeFiles, writing
 from rankmem_aggregator.lake.lanes import PRUNED_NUMBER, lane, spools_of
+from rankmem_aggregator.lake.late_details import detail_lane
 from rankmem_aggregator.lake.layout import DIGEST_DIGITS, DataFile
 from rankmem_aggregator.lake.part_files import Authorship, write_part
 from rankmem_aggregator.lake.queries import LakeQueries
@@ -123,7 +124,8 @@ def _prune(files: LakeFiles, catalog: Catalog, queries: LakeQueries, session_id:
     new = write_part(files, PRUNED_SPOOL, part, rows, by)
     # An aggregator that has received more of these, or takes them up later, is refused.
     spools = queries.sql(_SPOOLS, {"session": session_id})["spool_id"].to_pylist()
-    numbers = dict.fromkeys((spools_of(session_id), *map(lane, spools)), PRUNED_NUMBER)
+    lanes = (*map(lane, spools), *map(detail_lane, spools))
+    numbers = dict.fromkeys((spools_of(session_id), *lanes), PRUNED_NUMBER)
     if new is None or not exchange_progress(files, old, [new], whole_session=True, numbers=numbers):
         raise RankmemError(
             Code.CONFLICT,

@@ -25,7 +25,7 @@ from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.late_details import LateDetails
 from rankmem_aggregator.lake.layout import WHOLE, folder_of
-from rankmem_aggregator.lake.tail import LiveTail
+from rankmem_aggregator.lake.tail import LiveTail, Tail
 from rankmem_aggregator.retention.limits import NS_PER_S
 from rankmem_protos.errors import Code, RankmemError
 
@@ -62,6 +62,8 @@ class LakeReceiver(BatchWriter):
         """What is known of the lake is read and used together: lanes, progress and starts."""
         self._pending: list[Submission] = []
         self._pending_bytes = 0
+        self._pending_spools: set[str] = set()
+        """Whose records, not only details, are pending."""
         self._repeated: list[Submission] = []  # their rows are pending
         self._due_s = float("inf")
         self._late, self._details = LateDetails(files, lanes), StoredDetails()
@@ -80,15 +82,23 @@ class LakeReceiver(BatchWriter):
         Raises:
             RankmemError: the lake cannot be read.
         """
-        batches = self.tail.now().batches
         with self._knowing:
             catalog = self._lanes.refresh()
-            moved = self._lanes.moved({guard_of(received.batch) for received in batches})
-        if moved:
-            self._due_s = 0.0  # what others, or a commit under way, have stored of these is here, too
+            seen = self.tail.now()  # not before: what came and was stored meanwhile would count twice
+            is_here_too = self._has_stored(seen)
+        if is_here_too:
+            self._due_s = 0.0  # others, or a commit under way, have stored some of what is received
             self.queue.wake()
         else:
-            self.tail.offer(catalog)
+            self.tail.offer(catalog, seen)
+
+    def _has_stored(self, tail: Tail) -> bool:
+        """Whether the files that count now have rows of received batches, too."""
+        batches = [received.batch for received in tail.batches]
+        first = {b.spool.spool_id: b.sequence_first for b in reversed(batches) if not b.is_details}
+        if any(self._lanes.is_passed(spool_id, position) for spool_id, position in first.items()):
+            return True
+        return bool(self._lanes.moved({guard_of(batch) for batch in batches if batch.is_details}))
 
     def look_up(self, spool: Spool) -> None:
         folder_of(spool.session_id, WHOLE, WHOLE)
@@ -117,6 +127,7 @@ class LakeReceiver(BatchWriter):
                 self.starts.check(batch.spool)
                 verdict = self._judged(batch)
                 if verdict is Verdict.STORE and not batch.is_details:
+                    self._check_not_passed(batch)
                     self.starts.take(batch)
         except RankmemError as exc:
             if exc.code is Code.CONFLICT and self._pending:
@@ -146,6 +157,15 @@ class LakeReceiver(BatchWriter):
     def _is_stored(self, batch: IncomingBatch) -> bool:
         return (self._details if batch.is_details else self.progress).is_stored(batch)
 
+    def _check_not_passed(self, batch: IncomingBatch) -> None:
+        """Raises RankmemError where others have stored more of a spool of which nothing is pending here."""
+        spool = batch.spool
+        if spool.spool_id in self._pending_spools:
+            return  # seen to with its first batch, and by refresh
+        if self._lanes.is_passed(spool.spool_id, batch.sequence_first):
+            self.progress.drop(spool.spool_id)
+            raise dropped(spool)
+
     def _add(self, submission: Submission) -> None:
         batch, now_s = submission.batch, time.monotonic()
         if not self._pending:
@@ -153,6 +173,8 @@ class LakeReceiver(BatchWriter):
         if batch.final or submission.received is None:
             self._due_s = min(self._due_s, now_s + SOON_S)
         self._pending.append(submission)
+        if not batch.is_details:
+            self._pending_spools.add(batch.spool.spool_id)
         self._pending_bytes += batch.size_bytes
         self.tail.add(batch)
         for lag_ns in self.liveness.stored([batch]):
@@ -190,6 +212,7 @@ class LakeReceiver(BatchWriter):
             return
         self._pending = [s for s in self._pending if s.batch.spool.spool_id not in spool_ids]
         self._pending_bytes = sum(s.batch.size_bytes for s in self._pending)
+        self._pending_spools -= spool_ids
         for spool_id in spool_ids:
             self.progress.drop(spool_id)
             self._details.forget(spool_id)

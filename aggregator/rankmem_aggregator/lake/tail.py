@@ -62,8 +62,10 @@ class LiveTail:
             ]
             self._now = Tail(catalog, tuple(kept), now.generation + 1)
 
-    def offer(self, catalog: Catalog) -> None:
-        """What counts now, by others' commits. It must not have rows that are in the batches."""
+    def offer(self, catalog: Catalog, seen: Tail) -> None:
+        """What counts now, by others' commits. It must not have rows that are in the batches of ``seen``, of
+        which it was read; others that have come meanwhile were not looked at, and the next offer counts.
+        """
         with self._lock:
-            if catalog.version > self._now.catalog.version:
+            if self._now.batches is seen.batches and catalog.version > self._now.catalog.version:
                 self._now = Tail(catalog, self._now.batches, self._now.generation)

@@ -151,6 +151,7 @@ class LakeWriter(LakeReceiver):
         """The commit is made."""
         self._until_it_works(self._refresh_lanes)
         submissions, self._pending, self._pending_bytes = self._pending, [], 0
+        self._pending_spools.clear()
         with self._knowing:
             catalog = self._lanes.catalog
             self._lanes.numbers |= {name: move.after for name, move in what.moves.items()}

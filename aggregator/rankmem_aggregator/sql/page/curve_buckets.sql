@@ -25,6 +25,10 @@ WITH bucket AS MATERIALIZED (
         AND last_ns >= $from_ns - $offset_ns
         AND first_ns <= $until_ns - $offset_ns
 ),
+-- The events of a bucket that is read one by one, in blocks of 64 positions.
+block AS (
+    SELECT seq_first, seq_last, unnest(range(seq_first // 64, seq_last // 64 + 1)) AS of_64 FROM bucket WHERE NOT is_whole
+),
 cell AS (
     SELECT
         first_ns, last_ns, events, requested_peak_seq AS seq, seq_last,
@@ -44,7 +48,7 @@ cell AS (
         e.requested_bytes, e.requested_bytes, e.allocated_bytes, e.allocated_bytes,
         e.active_bytes, e.active_bytes, e.reserved_bytes, e.reserved_bytes
     FROM memory_event AS e
-    INNER JOIN bucket AS b ON NOT b.is_whole AND e.seq // 64 = b.seq_first // 64 AND e.seq BETWEEN b.seq_first AND b.seq_last
+    INNER JOIN block AS b ON e.seq // 64 = b.of_64 AND e.seq BETWEEN b.seq_first AND b.seq_last
     WHERE e.session_id = $session
         AND e.attempt = $attempt
         AND e.rank = $rank
