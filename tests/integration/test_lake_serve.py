@@ -163,6 +163,35 @@ def test_what_another_aggregator_has_stored_is_dropped_and_sent_again(
     assert different(database, lake) == []
 
 
+def test_what_another_has_stored_is_answered_once_after_its_spool_was_opened_again(
+    tmp_path: Path, logs: list[Log], clock: None
+) -> None:
+    lake, first = tmp_path / "lake", logs[0]
+    count = f"SELECT count(*) AS n, count(DISTINCT seq) AS d FROM memory_event WHERE session_id = '{SESSION}'"
+    with (
+        serving(lake, lake_interval_s=HOUR_S) as slow,
+        serving(lake) as quick,
+        IngestClient(slow.address, receipts=True) as client,
+    ):
+        opened(client, first)
+        for batch in first.batches[:2]:
+            client.send(batch=batch)
+        until("they are received", lambda: slow.store.disk.log_bytes() > 0)
+        send(quick.address, logs[:1])
+        with connect(quick.address) as queries:
+            ((whole, _),) = (tuple(row.values()) for row in queries.sql(count).to_pylist())
+        with IngestClient(slow.address, receipts=True) as again:
+            assert opened(again, first) == first.batches[-1].sequence_last
+        with connect(slow.address) as queries:
+
+            def is_whole() -> bool:
+                (row,) = queries.sql(count).to_pylist()
+                assert row["n"] == row["d"]
+                return bool(row["n"] == whole)
+
+            until("it has what the other stored", is_whole)
+
+
 def test_a_commit_of_which_no_answer_came_is_made_once(
     tmp_path: Path, logs: list[Log], clock: None, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ from rankmem_aggregator.lake.compact import compact_lake
 from rankmem_aggregator.lake.delta import LOG_SETTINGS, DeltaLog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.lake.lanes import PRUNED_NUMBER, Lanes, lane
+from rankmem_aggregator.lake.late_details import detail_lane
 from rankmem_aggregator.lake.layout import TABLES
 from rankmem_aggregator.lake.prune import prune_lake
 from rankmem_aggregator.lake.queries import LakeQueries
@@ -96,6 +98,17 @@ def test_a_pruned_session_is_gone_and_remembered(lake: str) -> None:
     assert all(
         DeltaLog(LakeFiles(lake), t).active(OLD) == [] for t in TABLES.values() if t.name != "pruned_spool"
     )
+
+
+def test_what_comes_later_of_a_pruned_session_meets_a_number_that_is_above_all(lake: str) -> None:
+    files = LakeFiles(lake)
+    with connect(f"lake:{lake}") as queries:
+        spools = queries.sql(f"SELECT spool_id FROM ingest_progress WHERE session_id = '{OLD}'").to_pylist()
+    prune_lake(lake, NOTHING, [OLD])
+    lanes = Lanes(files)
+    assert spools
+    for name in (f(row["spool_id"]) for row in spools for f in (lane, detail_lane)):
+        assert lanes.read_number(name) == PRUNED_NUMBER
 
 
 @pytest.mark.parametrize(
