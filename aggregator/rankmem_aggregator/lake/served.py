@@ -67,12 +67,21 @@ class TailInstance(LakeInstance):
     def add(self, batches: tuple[Received, ...]) -> None:
         """Adds those that are new, of the same tail; also an older state of it."""
         for place, received in enumerate(batches[self._num_added :], self._num_added):
-            for name, rows in {**received.batch.rows, **_progress(received)}.items():
-                self._connection.register("received", rows)
-                placed = f"SELECT *, {place} AS {_PLACE} FROM received"
-                self._connection.execute(f"INSERT INTO {_tail_of(TABLES[name])} BY NAME {placed}")
-                self._connection.unregister("received")
+            self._connection.execute("BEGIN")  # a question sees all of a batch or nothing
+            try:
+                self._insert(place, received)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
         self._num_added = max(self._num_added, len(batches))
+
+    def _insert(self, place: int, received: Received) -> None:
+        for name, rows in {**received.batch.rows, **_progress(received)}.items():
+            self._connection.register("received", rows)
+            placed = f"SELECT *, {place} AS {_PLACE} FROM received"
+            self._connection.execute(f"INSERT INTO {_tail_of(TABLES[name])} BY NAME {placed}")
+            self._connection.unregister("received")
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new one to the instance."""

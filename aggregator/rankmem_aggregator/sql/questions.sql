@@ -288,4 +288,5 @@ ORDER BY device_type;
 SELECT coalesce(sum(gone), 0)::BIGINT AS gone
 FROM rank_availability
 WHERE session_id = $session
-    AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks::VARCHAR, ',')::INTEGER[], rank));
+    AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks::VARCHAR, ',')::INTEGER[], rank))
+ORDER BY gone;

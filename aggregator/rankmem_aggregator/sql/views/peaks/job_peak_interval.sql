@@ -1,4 +1,4 @@
--- Question: Between which bounds does the job's peak lie, by summaries alone? No event is read.
+-- Question: Between which bounds does the job's peak lie, by summaries alone, without reading an event?
 -- Parameters:
 --   of_session: session id
 -- Columns:
