@@ -233,6 +233,15 @@ def test_a_run_that_finds_nothing_in_time_says_so_and_does_not_fail(
     assert called == calls
 
 
+def test_a_fault_of_an_insight_does_not_fail_the_run() -> None:
+    def diagnose(session: str, **options: Any) -> Answer:
+        raise KeyError("peak")
+
+    fake = SimpleNamespace(diagnose=diagnose, interrupt=lambda: None, allow=lambda: None)
+    line = finding_line(fake, "S", "--db x")  # type: ignore[arg-type]
+    assert line.startswith("no finding, the insights were not asked to the end (KeyError: 'peak'): ")
+
+
 def test_what_costs_something_is_no_finding_but_whatif_has_it(tmp_path: Path) -> None:
     with opened(tmp_path, lambda connection: store_logs(connection, [remedied_steps()])) as queries:
         assert queries.diagnose().rows.num_rows == 0
