@@ -152,11 +152,18 @@ def test_failures_come_first_then_bytes_then_certainty_and_eight_are_shown() -> 
 
 def test_what_cannot_tell_is_named_and_if_none_can_the_exit_code_is_2() -> None:
     some = asked(Found(), Found(cannot_tell="no steps"))
-    assert (some.verdict, some.exit_code()) == ("fine", 0)
+    assert (some.verdict, some.exit_code(), some.certainty) == ("fine", 0, "suspected")
+    assert some.sentence == "nothing that would lower the peak was found by 1 of 2 insights"
     assert "cannot tell: insight 1: no steps" in some.notes
     none = asked(Found(cannot_tell="no steps"), Found(cannot_tell="no segments"))
     assert (none.verdict, none.exit_code()) == ("cannot tell", 2)
     assert "insight 0: no steps; insight 1: no segments" in none.sentence
+
+
+def test_that_no_failure_was_recorded_tells_nothing_of_the_peak() -> None:
+    finders = {"oom": lambda q: Found(), "leaks": lambda q: Found(cannot_tell="no steps")}
+    answer = diagnose_of(no_answer, "S", finders=finders)
+    assert (answer.verdict, answer.exit_code()) == ("cannot tell", 2)
 
 
 def test_an_insight_that_fails_is_named_and_the_connection_is_not_one() -> None:
@@ -231,6 +238,15 @@ def test_a_run_that_finds_nothing_in_time_says_so_and_does_not_fail(
     fake = SimpleNamespace(diagnose=diagnose, interrupt=interrupt, allow=lambda: called.append("allow"))
     assert finding_line(fake, "S", "--db x", within_s=within_s) == f"{line}: rankmem diagnose --db x"  # type: ignore[arg-type]
     assert called == calls
+
+
+def test_a_fault_of_an_insight_does_not_fail_the_run() -> None:
+    def diagnose(session: str, **options: Any) -> Answer:
+        raise KeyError("peak")
+
+    fake = SimpleNamespace(diagnose=diagnose, interrupt=lambda: None, allow=lambda: None)
+    line = finding_line(fake, "S", "--db x")  # type: ignore[arg-type]
+    assert line.startswith("no finding, the insights were not asked to the end (KeyError: 'peak'): ")
 
 
 def test_what_costs_something_is_no_finding_but_whatif_has_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.insights.answer import CERTAINTIES, Answer, Ask
+from rankmem_aggregator.insights.answer import CERTAINTIES, Answer, Ask, Certainty
 from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
 from rankmem_aggregator.insights.findings import FINDERS
 from rankmem_aggregator.insights.reading import EVENTS_MAX
@@ -105,7 +105,7 @@ def diagnose_of(
     if is_complete is False:
         findings = [replace(each, certainty="suspected") for each in findings]
     findings.sort(key=_weight)
-    return _answer(session_id, findings, reasons, _composition(ask, session_id), len(finders))
+    return _answer(session_id, findings, reasons, _composition(ask, session_id), list(finders))
 
 
 def _asked(finder: Finder, question: Question) -> Found:
@@ -141,11 +141,16 @@ def _composition(ask: Ask, session_id: str) -> str | None:
 
 
 def _answer(
-    session_id: str, findings: list[Finding], reasons: dict[str, str], composition: str | None, num_asked: int
+    session_id: str,
+    findings: list[Finding],
+    reasons: dict[str, str],
+    composition: str | None,
+    names: list[str],
 ) -> Answer:
     shown = findings[:FINDINGS_MAX]
     rows = [asdict(each) | {"evidence": {"sql": each.evidence}} for each in shown]
-    told = num_asked - sum(name in reasons for name in reasons)
+    # That no failure was recorded tells nothing of the peak.
+    told = any(name not in reasons for name in names if name != "oom")
     notes = [f"{number}. {_line(each)}" for number, each in enumerate(shown, 1)]
     if len(findings) > len(shown):
         notes.append(f"and {len(findings) - len(shown)} more")
@@ -168,9 +173,11 @@ def _answer(
         question="diagnose",
         session_id=session_id,
         verdict="finding" if findings else "fine",
-        certainty=max((each.certainty for each in findings), key=CERTAINTIES.index, default="predicted"),
-        error=_error(reasons, num_asked),
-        sentence=_sentence(findings),
+        certainty=max(
+            (each.certainty for each in findings), key=CERTAINTIES.index, default=_of_nothing(reasons)
+        ),
+        error=_error(reasons, len(names)),
+        sentence=_sentence(findings, reasons, len(names)),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures={"cannot_tell": reasons, "num_findings": len(findings)},
         notes=tuple(notes),
@@ -178,7 +185,14 @@ def _answer(
     )
 
 
-def _sentence(findings: list[Finding]) -> str:
+def _of_nothing(reasons: dict[str, str]) -> Certainty:
+    return "suspected" if reasons else "predicted"
+
+
+def _sentence(findings: list[Finding], reasons: dict[str, str], num_asked: int) -> str:
+    if not findings and reasons:
+        told = num_asked - len(reasons)
+        return f"nothing that would lower the peak was found by {told} of {num_asked} insights"
     if not findings:
         return "nothing found that would lower the peak"
     return f"{counted(len(findings), 'finding')}, the first: {findings[0].sentence}"

@@ -43,10 +43,11 @@ def finding_line(queries: Queries, session_id: str, shown: str, *, within_s: flo
     timer.start()
     try:
         answer = queries.diagnose(session_id, events_max=EVENTS_MAX, within_s=within_s)
-    except RankmemError as error:
+    except Exception as error:  # noqa: BLE001  the training has ended well: a fault here must not fail it
         if is_late.is_set():
             return f"no finding within {within_s:g} s: {more}"
-        return f"no finding, the insights were not asked to the end ({safe_text(error.message)}): {more}"
+        reason = error.message if isinstance(error, RankmemError) else f"{type(error).__name__}: {error}"
+        return f"no finding, the insights were not asked to the end ({safe_text(reason)}): {more}"
     finally:
         timer.cancel()
         queries.allow()
