@@ -29,7 +29,7 @@ def send_half(shipper: Shipper) -> None:
 
 def make_log(session_dir: Path) -> tuple[SyntheticSpool, np.ndarray]:
     """A spool, and the records of its log."""
-    spool = SyntheticSpool(path=session_dir / "0-0-1", session_id=SESSION, host_uid="host-0")
+    spool = SyntheticSpool(path=session_dir / "0-0-1", session_id=SESSION, host_uid="host-0", alive=True)
     return spool, training_records(spool, 80, interval_ns=5_000_000, live_calls=20, seed=1)
 
 
