@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from rankmem_protos.arrow_wire import encode_rows
 from rankmem_protos.collector_pb2 import Batch, OpenSpool, TableRows, Wanted
+from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import AVAILABILITY, DETAIL_TABLES, MEMORY_EVENT, OOM
 from rankmem_ship.encoding import Leave
 from rankmem_ship.kept_details import FOLDER_NAME, OPENING_NAME, KeptDetails
@@ -56,6 +57,7 @@ class Edge:
         self._received: dict[int, _Stretch] = {}
         self._open: set[str] = set()  # at the aggregator, on this connection
         self._opening: dict[str, float] = {}  # asked to be open: not again before
+        self._barred: dict[str, RankmemError] = {}  # nothing more is sent of these on this connection
 
     @property
     def is_on(self) -> bool:
@@ -65,12 +67,19 @@ class Edge:
     @property
     def keeps_any(self) -> bool:
         """Whether something may still be wanted."""
-        return bool(self._kept)
+        return any(kept.may_be_wanted for kept in self._kept.values())
+
+    @property
+    def error(self) -> RankmemError | None:
+        """Why all that is kept is not taken on this connection; None: some of it may be."""
+        barred = [self._barred.get(spool_id) for spool_id, kept in self._kept.items() if kept.may_be_wanted]
+        return barred[0] if barred and all(barred) else None
 
     @property
     def is_sending(self) -> bool:
         """Whether something is wanted, or sent and not stored."""
-        return bool(self._received or self._in_flight or any(kept.wanted for kept in self._kept.values()))
+        wanted = any(kept.wanted for spool_id, kept in self._kept.items() if spool_id not in self._barred)
+        return bool(self._received or self._in_flight) or wanted
 
     @property
     def expects_reply(self) -> bool:
@@ -103,6 +112,7 @@ class Edge:
         self._received.clear()
         self._open.clear()
         self._opening.clear()
+        self._barred.clear()
 
     def openings(self, uploads: Iterable[SpoolUpload], now_s: float) -> list[OpenSpool]:
         """Of spools that are delivered, which the aggregator has to know to ask for their rows."""
@@ -112,6 +122,7 @@ class Edge:
             for spool_id in self._kept
             if spool_id not in active
             and spool_id not in self._open
+            and spool_id not in self._barred
             and now_s >= self._opening.get(spool_id, 0.0)
         ]
         self._opening |= {spool_id: float("inf") for spool_id in due}
@@ -138,10 +149,17 @@ class Edge:
         if len(self._in_flight) >= IN_FLIGHT_MAX:
             return None
         for spool_id, kept in self._kept.items():
-            if spool_id in stored or spool_id in self._open:
+            if spool_id not in self._barred and (spool_id in stored or spool_id in self._open):
                 stretch = _next_of(kept, stored.get(spool_id))
                 if stretch is not None:
-                    message = kept.message(*stretch) or _gone(kept, *stretch)
+                    try:
+                        message = kept.message(*stretch) or _gone(kept, *stretch)
+                    except OSError as exc:
+                        kept.want([stretch])
+                        self._bar(
+                            spool_id, RankmemError(Code.UNAVAILABLE, f"cannot read {kept.folder}: {exc}")
+                        )
+                        continue
                     message.batch_number = number
                     self._in_flight[number] = (spool_id, *stretch)
                     return message
@@ -158,19 +176,24 @@ class Edge:
         """A batch is stored; returns whether it was one of these."""
         stretch = self._in_flight.pop(number, None) or self._received.pop(number, None)
         if stretch is not None and stretch[0] in self._kept:
-            self._kept[stretch[0]].stored(stretch[1])
+            self._kept[stretch[0]].stored(*stretch[1:])
         return stretch is not None
 
     def is_details(self, number: int) -> bool:
         """Whether a batch that is not stored is one of these."""
         return number in self._in_flight or number in self._received
 
-    def refused(self, spool_id: str, number: int, *, is_temporary: bool, now_s: float) -> bool:
+    def refused(
+        self, spool_id: str, number: int, error: RankmemError, *, is_temporary: bool, now_s: float
+    ) -> bool:
         """A batch, or the opening of a spool, was refused; returns whether that is no upload's business.
+
+        What is kept is deleted only where the aggregator has deleted the session: it may be the last copy.
 
         Args:
             spool_id: the spool.
             number: of the batch; 0: the opening.
+            error: why.
             is_temporary: whether it may be taken later.
             now_s: by the monotonic clock.
         """
@@ -183,13 +206,26 @@ class Edge:
                 kept.want([stretch[1:]])
             self._open.discard(spool_id)
             self._opening[spool_id] = now_s + REOPEN_S
+        elif error.code is not Code.NOT_FOUND:
+            if stretch is not None:
+                kept.want([stretch[1:]])
+            self._open.discard(spool_id)
+            self._opening.pop(spool_id, None)
+            self._bar(spool_id, error)
         elif stretch is not None:
-            logger.warning("rows of %s, records %d to %d, were refused for good", *stretch)
-            kept.stored(stretch[1])
+            logger.info("%s: they stay in %s", error, kept.folder)
+            kept.refused(*stretch[1:])
+            # The aggregator takes nothing more of the spool until it is opened again.
+            self._open.discard(spool_id)
+            self._opening[spool_id] = now_s
         else:
-            logger.warning("the aggregator no longer takes rows of %s: they are deleted here", spool_id)
+            logger.warning("rows of events of %s are deleted here: %s", spool_id, error)
             self._forget(spool_id)
         return True
+
+    def _bar(self, spool_id: str, error: RankmemError) -> None:
+        logger.warning("rows of events of %s stay here until the next connection: %s", spool_id, error)
+        self._barred[spool_id] = error
 
     # -- room ------------------------------------------------------------------------------------
 

@@ -7,7 +7,9 @@ held is gone, and is said to be. A file is only appended to: what a killed shipp
 checksum, and is gone, too.
 
 Format of a file: 8 bytes of magic, then entries: first and last position (uint64), length and CRC-32 of the
-message (uint32), the message. Of two entries that overlap the later counts.
+message (uint32), the message. Of two entries with one range the later counts. Entries may overlap: where a
+connection is lost between *received* and *stored* the log is cut again, otherwise perhaps. Which cut is
+stored is known to the aggregator alone, so all are kept until it has one of them.
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ _ENTRY: Final = struct.Struct("<QQII")
 _SUFFIX: Final = ".details"
 
 
+Range = tuple[int, int]
+"""First and last position of a stretch."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """Where a message lies."""
@@ -45,7 +51,6 @@ class _Entry:
     offset: int
     length: int
     checksum: int
-    last: int
 
 
 class KeptDetails:
@@ -58,11 +63,12 @@ class KeptDetails:
 
     def __init__(self, folder: Path, opening: OpenSpool | None = None) -> None:
         self.folder = folder
-        self.wanted: deque[tuple[int, int]] = deque()
+        self.wanted: deque[Range] = deque()
         """Stretches (first and last position) to be sent, in this order."""
         self.sends_all = False
         """Whether everything is sent as soon as the connection has nothing else to do."""
-        self._entries: dict[int, _Entry] = {}  # by first position
+        self._entries: dict[Range, _Entry] = {}
+        self._refused: set[Range] = set()
         self._left: dict[Path, int] = {}  # entries of each file, in order of the files
         self._sizes: dict[Path, int] = {}
         self._current: Path | None = None  # which is written; an earlier shipper's may be torn at its end
@@ -90,13 +96,17 @@ class KeptDetails:
         """Whether nothing is kept, and nothing is to be said."""
         return not self._entries and not self.wanted
 
+    @property
+    def may_be_wanted(self) -> bool:
+        """Whether something is kept that the aggregator has not refused, or is to be said."""
+        return bool(self.wanted) or not self._entries.keys() <= self._refused
+
     def add(self, message: Batch) -> None:
-        """Keep a message; one that begins there, or later, is of a log that was cut otherwise.
+        """Keep a message, beside those of a log that was cut otherwise.
 
         Raises:
             OSError: it cannot be written, and is not kept.
         """
-        self.forget_from(message.sequence_first)
         data = message.SerializeToString()
         entry = _ENTRY.pack(message.sequence_first, message.sequence_last, len(data), zlib.crc32(data))
         path = self._open_file()
@@ -111,13 +121,14 @@ class KeptDetails:
                 raise
             self._sizes[path] = file.tell()
         at = self._sizes[path] - len(data)
-        found = _Entry(path, at, len(data), zlib.crc32(data), message.sequence_last)
-        self._entries[message.sequence_first] = found
+        stretch = message.sequence_first, message.sequence_last
         self._left[path] = self._left.get(path, 0) + 1
+        self._drop(stretch)
+        self._entries[stretch] = _Entry(path, at, len(data), zlib.crc32(data))
         if self.sends_all:
-            self.wanted.append((message.sequence_first, message.sequence_last))
+            self.want([stretch])
 
-    def want(self, stretches: Iterable[tuple[int, int]]) -> None:
+    def want(self, stretches: Iterable[Range]) -> None:
         """Send these stretches; what is not here is said to be gone."""
         known = set(self.wanted)
         self.wanted.extend(stretch for stretch in stretches if stretch not in known)
@@ -125,12 +136,16 @@ class KeptDetails:
     def want_all(self) -> None:
         """Send all that is here, and all that comes."""
         self.sends_all = True
-        self.want((first, entry.last) for first, entry in sorted(self._entries.items()))
+        self.want(sorted(self._entries.keys() - self._refused))
 
     def message(self, first: int, last: int) -> Batch | None:
-        """The message of a stretch; None: it is gone."""
-        entry = self._entries.get(first)
-        if entry is None or entry.last != last:
+        """The message of a stretch; None: it is gone.
+
+        Raises:
+            OSError: it cannot be read now.
+        """
+        entry = self._entries.get((first, last))
+        if entry is None:
             return None
         try:
             with entry.path.open("rb") as file:
@@ -139,24 +154,29 @@ class KeptDetails:
             if len(data) != entry.length or zlib.crc32(data) != entry.checksum:
                 raise DecodeError("its checksum is another")
             return Batch.FromString(data)
-        except (OSError, DecodeError):
-            self.stored(first)
+        except (FileNotFoundError, DecodeError):
+            self._drop((first, last))
             return None
 
-    def stored(self, first: int) -> None:
-        """The aggregator has the stretch that begins there, or knows that it is gone."""
-        entry = self._entries.pop(first, None)
+    def stored(self, first: int, last: int) -> None:
+        """The aggregator has the stretch, or knows that it is gone; it takes no other cut of it."""
+        for other in [at for at in self._entries if at[0] <= last and at[1] >= first]:
+            self._drop(other)
+            if other != (first, last) and other in self.wanted:
+                self.wanted.remove(other)
+
+    def refused(self, first: int, last: int) -> None:
+        """The aggregator has stored these records in other batches, or without their rows: not sent again."""
+        self._refused.add((first, last))
+
+    def _drop(self, stretch: Range) -> None:
+        """Delete what is kept of a stretch, with its file if it was the last one there."""
+        entry = self._entries.pop(stretch, None)
         if entry is None:
             return
         self._left[entry.path] -= 1
         if not self._left[entry.path] and entry.path != self._current:
             self._delete(entry.path)
-
-    def forget_from(self, sequence: int) -> None:
-        """What begins there or later is not that of the log as it is sent now."""
-        for first in [first for first in self._entries if first >= sequence]:
-            self.stored(first)
-        self.wanted = deque(stretch for stretch in self.wanted if stretch[0] < sequence)
 
     def oldest_file(self) -> Path | None:
         """The file that goes first for its room; None: there is none but the one being written."""
@@ -164,11 +184,11 @@ class KeptDetails:
 
     def drop_file(self, path: Path) -> None:
         """Delete a file for its room: what it held is gone, and is to be said so."""
-        gone = [(first, e.last) for first, e in self._entries.items() if e.path == path]
-        for first, _ in gone:
-            del self._entries[first]
+        gone = [stretch for stretch, entry in self._entries.items() if entry.path == path]
+        for stretch in gone:
+            del self._entries[stretch]
         self._delete(path)
-        self.want(gone)
+        self.want(stretch for stretch in gone if stretch not in self._refused)
 
     def remove(self) -> None:
         """Delete all of it."""
@@ -206,16 +226,16 @@ class KeptDetails:
     def _load(self, path: Path) -> None:
         """Learn what a file of an earlier shipper holds; what is torn at its end is left out."""
         self._left[path], self._sizes[path] = 1, path.stat().st_size  # 1: it stays while it is read
-        for first, entry in _entries_of(path):
-            self.forget_from(first)
-            self._entries[first] = entry
+        for stretch, entry in _entries_of(path):
+            self._drop(stretch)
+            self._entries[stretch] = entry
             self._left[path] += 1
         self._left[path] -= 1
         if not self._left[path]:
             self._delete(path)
 
 
-def _entries_of(path: Path) -> Iterator[tuple[int, _Entry]]:
+def _entries_of(path: Path) -> Iterator[tuple[Range, _Entry]]:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if file.read(len(_MAGIC)) != _MAGIC:
@@ -226,5 +246,5 @@ def _entries_of(path: Path) -> Iterator[tuple[int, _Entry]]:
             at += _ENTRY.size
             if at + length > size:
                 return
-            yield first, _Entry(path, at, length, checksum, last)
+            yield (first, last), _Entry(path, at, length, checksum)
             at = file.seek(at + length)

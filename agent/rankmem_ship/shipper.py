@@ -148,6 +148,8 @@ class Shipper:
     @property
     def may_send_details(self) -> bool:
         """Whether the aggregator may take rows of events later; it is not known before it is connected."""
+        if self._edge.error is not None:
+            return False
         return self.sender is None or not self.sender.connected or self.sender.takes_details
 
     def send_details(self) -> None:
@@ -172,6 +174,8 @@ class Shipper:
             return str(self.sender.error)
         if self._waits_for:
             return f"waiting for the aggregator: {self._waits_for}"
+        if self._edge.error is not None:
+            return f"rows of events stay here: {self._edge.error}"
         return "; ".join(str(error) for error in self.failures)
 
     def close(self, state: str) -> None:
@@ -365,7 +369,7 @@ class Shipper:
         error = refusal_error(refusal)
         upload = self._upload(refusal.spool_id) if refusal.spool_id else None
         is_temporary = error.code in TEMPORARY
-        if not refusal.fatal and self._is_of_edge(refusal, upload, is_temporary):
+        if not refusal.fatal and self._is_of_edge(refusal, upload, error, is_temporary):
             return
         is_over = any(known.meta.spool_id == refusal.spool_id for known in self.uploads.values())
         if upload is None and is_over and not refusal.fatal:
@@ -384,12 +388,14 @@ class Shipper:
         else:
             self._set_aside(upload, error)
 
-    def _is_of_edge(self, refusal: Refusal, upload: SpoolUpload | None, is_temporary: bool) -> bool:
+    def _is_of_edge(
+        self, refusal: Refusal, upload: SpoolUpload | None, error: RankmemError, is_temporary: bool
+    ) -> bool:
         """Whether a refusal is of rows of events, or of a spool that is delivered but for these."""
         if upload is not None and not self._edge.is_details(refusal.batch_number):
             return False
         found = self._edge.refused(
-            refusal.spool_id, refusal.batch_number, is_temporary=is_temporary, now_s=time.monotonic()
+            refusal.spool_id, refusal.batch_number, error, is_temporary=is_temporary, now_s=time.monotonic()
         )
         if found and upload is not None and upload.state is UploadState.READY:
             upload.disconnected()  # nothing more is taken of it until it is opened again

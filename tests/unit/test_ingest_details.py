@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankmem_aggregator.ingest.batch import Spool, decode_batch
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool, decode_batch
 from rankmem_aggregator.ingest.details import StoredDetails
 from rankmem_aggregator.ingest.sequence import Verdict
 from rankmem_protos.arrow_wire import encode_rows
@@ -74,19 +74,40 @@ def test_an_aggregator_of_a_database_takes_none(details: bool) -> None:
     assert raised.value.code is Code.UNSUPPORTED
 
 
+def decoded(place: str, *, details: bool = True, **tables: object) -> IncomingBatch:
+    return decode_batch(message(place, details=details, **tables), SPOOL, takes_details=True)
+
+
 def test_a_stretch_is_stored_once_and_not_before_its_summary() -> None:
     stored = StoredDetails()
-    here = decode_batch(message("here", details=True, category_change=CHANGE), SPOOL, takes_details=True)
-    gone = decode_batch(message("gone", details=True), SPOOL, takes_details=True)
-    stored.learn(SPOOL.spool_id, ())
+    here, gone = decoded("here", category_change=CHANGE), decoded("gone")
+    stored.learn(SPOOL.spool_id, (), ())
     with pytest.raises(RankmemError, match="before their summary"):
-        stored.judge(here, 18)
-    assert stored.judge(gone, 19) is Verdict.STORE
-    assert stored.judge(here, 19) is Verdict.STORE
-    assert stored.judge(here, 19) is Verdict.KNOWN
+        stored.judge(here, 9)
+    stored.expect(decoded("host", details=False, step=STEP))
+    assert stored.judge(gone, 9) is Verdict.STORE
+    assert stored.judge(here, 9) is Verdict.STORE
+    assert stored.judge(here, 9) is Verdict.KNOWN
     assert not stored.is_stored(here)
+    stored.commit()
+    assert stored.is_stored(here)
     stored.forget(SPOOL.spool_id)  # another aggregator's commit came first: it is looked up again
     assert not stored.knows(SPOOL.spool_id)
-    stored.learn(SPOOL.spool_id, [10])
+    stored.learn(SPOOL.spool_id, [(10, 19)], [(10, 19)])
     assert stored.judge(here, 19) is Verdict.KNOWN
     assert stored.is_stored(here)
+
+
+@pytest.mark.parametrize("others", [[], [(10, 14), (15, 19)], [(10, 29)], [(0, 19)]])
+def test_a_stretch_of_another_cut_than_the_stored_one_is_refused(others: list[tuple[int, int]]) -> None:
+    stored = StoredDetails()
+    stored.learn(SPOOL.spool_id, others, ())
+    for batch in (decoded("here", category_change=CHANGE), decoded("gone")):
+        with pytest.raises(RankmemError, match="of other ranges") as raised:
+            stored.judge(batch, 29)
+        assert raised.value.code is Code.NOT_FOUND
+        with pytest.raises(RankmemError) as raised:  # which cut is stored is not settled yet
+            stored.judge(batch, 18)
+        assert raised.value.code is Code.CONFLICT
+    stored.learn_summaries(SPOOL.spool_id, [(10, 19)])
+    assert stored.judge(decoded("here", category_change=CHANGE), 29) is Verdict.STORE

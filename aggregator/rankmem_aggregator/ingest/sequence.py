@@ -107,15 +107,6 @@ class SpoolProgress:
         _check_same(progress.spool, spool)
         return progress.last_sequence
 
-    def reached(self, spool: Spool) -> int:
-        """The last sequence of this spool that is committed, or is to be by this group. Writer's thread.
-
-        Raises:
-            RankmemError: as :meth:`stored`.
-        """
-        tentative = self._tentative.get(spool.spool_id)
-        return self.stored(spool) if tentative is None else tentative.last_sequence
-
     def learn(self, stored: Iterable[Progress]) -> None:
         """What others have stored since, or before. Any thread."""
         with self._lock:

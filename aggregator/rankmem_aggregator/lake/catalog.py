@@ -103,9 +103,9 @@ def _read(files: LakeFiles, version: int | None, *, is_answered: bool = True) ->
 
     if opened is None:
         if not files.is_there():
-            raise RankmemError(
-                Code.NOT_FOUND, f"no lake {files.root}", "rankmem lake import FILE --lake URI makes one"
-            )
+            # One that was read before may be back soon; only for a session is it final that it is not there.
+            code = Code.NOT_FOUND if version is None else Code.UNAVAILABLE
+            raise RankmemError(code, f"no lake {files.root}", "rankmem lake import FILE --lake URI makes one")
         raise RankmemError(
             Code.INVALID,
             f"{files.root} is no lake of rankmem: it has no table lake_progress",

@@ -1,21 +1,23 @@
 """What a lake has of rows of events that came after their summaries: read from ``availability``.
 
-Stage: ingest, in an aggregator that writes a lake. In: the files that count; out: the first positions of a
-spool's stretches that are here. The number ``detail/SPOOL`` in ``lake_progress`` moves with each commit of
-some: two aggregators that receive the same stretch see each other there, as with positions (see ``lanes``).
-A file is read once.
+Stage: ingest, in an aggregator that writes a lake. In: the files that count; out: the ranges of a spool's
+stretches that stayed on its host, and of those that are here. The number ``detail/SPOOL`` in
+``lake_progress`` moves with each commit of some: two aggregators that receive the same stretch see each
+other there, as with positions (see ``lanes``). A file is read once.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rankmem_aggregator.ingest.detail_checks import HERE
+from rankmem_aggregator.ingest.detail_checks import HERE, HOST
+from rankmem_aggregator.ingest.details import Range
+from rankmem_aggregator.ingest.sequence import session_deleted
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import DataFile
+from rankmem_aggregator.store.schema import PRUNED_SPOOL
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import AVAILABILITY
 
@@ -26,7 +28,8 @@ def detail_lane(spool_id: str) -> str:
 
 
 class LateDetails:
-    """The stretches that are here, of the sessions of which some came. One thread at a time.
+    """The stretches that stayed on hosts, and those that came, of sessions of which some came. One thread at
+    a time.
 
     Args:
         files: the lake.
@@ -36,31 +39,49 @@ class LateDetails:
     def __init__(self, files: LakeFiles, lanes: Lanes) -> None:
         self._files, self._lanes = files, lanes
         self._read: set[str] = set()  # paths
-        self._here: dict[str, set[int]] = {}  # first positions by spool
+        self._ranges: dict[str, dict[str, set[Range]]] = {HOST: {}, HERE: {}}  # by place and spool
 
-    def firsts(self, session_id: str, spool_id: str) -> set[int]:
-        """The first positions of a spool's stretches that are here now; reads the spool's number, too.
+    def summaries(self, session_id: str, spool_id: str) -> set[Range]:
+        """The stretches of a spool that stayed on its host at first, as the lake has them now.
 
         Raises:
-            RankmemError: UNAVAILABLE where the lake cannot be read.
+            RankmemError: UNAVAILABLE where the lake cannot be read now, UNSUPPORTED where it is a newer
+                version's, NOT_FOUND where the session was deleted.
         """
-        for file in self._lanes.refresh().of_session(session_id):
-            if file.table_name == AVAILABILITY.name and file.path not in self._read:
-                self._add(file)
+        try:
+            of_session = self._lanes.refresh().of_session(session_id)
+            for file in of_session:
+                if file.table_name == AVAILABILITY.name and file.path not in self._read:
+                    self._add(file)
+        except RankmemError as exc:
+            if exc.code is Code.UNSUPPORTED:
+                raise
+            # Not the batch's fault: its shipper sends it again.
+            raise RankmemError(Code.UNAVAILABLE, f"the lake cannot be read now: {exc}", exc.hint) from exc
+        if any(file.table_name == PRUNED_SPOOL.name for file in of_session):
+            raise session_deleted(session_id)
+        return self._ranges[HOST].get(spool_id, set())
+
+    def look_up(self, session_id: str, spool_id: str) -> tuple[set[Range], set[Range]]:
+        """The same, and those of them that are here; reads the spool's number, too, which guards these.
+
+        Raises:
+            RankmemError: as :meth:`summaries`.
+        """
+        summaries = self.summaries(session_id, spool_id)
         self._lanes.read_number(detail_lane(spool_id))
-        return self._here.get(spool_id, set())
+        return summaries, self._ranges[HERE].get(spool_id, set())
 
     def _add(self, file: DataFile) -> None:
         try:
             with self._files.open_input(file.path) as opened:
-                rows = pq.read_table(opened, columns=["spool_id", "place", "sequence_first"])
+                rows = pq.read_table(opened, columns=["spool_id", "place", "sequence_first", "sequence_last"])
         except (OSError, pa.ArrowException) as exc:
             raise RankmemError(
                 Code.UNAVAILABLE, f"cannot read {self._files.place(file.path)}: {exc}", "rankmem lake check"
             ) from exc
-        here = rows.filter(pc.equal(rows["place"], HERE))
-        for spool_id, first in zip(
-            here["spool_id"].to_pylist(), here["sequence_first"].to_pylist(), strict=True
-        ):
-            self._here.setdefault(spool_id, set()).add(first)
+        columns = (rows[name].to_pylist() for name in rows.column_names)
+        for spool_id, place, first, last in zip(*columns, strict=True):
+            if place in self._ranges:
+                self._ranges[place].setdefault(spool_id, set()).add((first, last))
         self._read.add(file.path)

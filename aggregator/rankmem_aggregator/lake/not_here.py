@@ -65,6 +65,7 @@ FROM (
         attempt,
         rank,
         sequence_first,
+        sequence_last,
         bool_or(place = 'here') AS is_here,
         bool_or(place = 'gone') AS is_gone,
         max(host_uid) AS host_uid

@@ -129,6 +129,7 @@ class LakeReceiver(BatchWriter):
                 if verdict is Verdict.STORE and not batch.is_details:
                     self._check_not_passed(batch)
                     self.starts.take(batch)
+                    self._details.expect(batch)
         except RankmemError as exc:
             if exc.code is Code.CONFLICT and self._pending:
                 self._due_s = 0.0  # what came over another call is stored first
@@ -150,9 +151,13 @@ class LakeReceiver(BatchWriter):
             return self.progress.judge(batch)
         spool = batch.spool
         if not self._details.knows(spool.spool_id):
-            firsts = self._late.firsts(spool.session_id, spool.spool_id)
-            self._details.learn(spool.spool_id, firsts)
-        return self._details.judge(batch, self.progress.reached(spool))
+            self._details.learn(spool.spool_id, *self._late.look_up(spool.session_id, spool.spool_id))
+        elif not self._details.has_summary(batch):
+            # Another aggregator may have stored it. What is here is not read again: its number guards what
+            # is pending.
+            found = self._late.summaries(spool.session_id, spool.spool_id)
+            self._details.learn_summaries(spool.spool_id, found)
+        return self._details.judge(batch, self.progress.stored(spool))
 
     def _is_stored(self, batch: IncomingBatch) -> bool:
         return (self._details if batch.is_details else self.progress).is_stored(batch)
@@ -177,6 +182,8 @@ class LakeReceiver(BatchWriter):
             self._pending_spools.add(batch.spool.spool_id)
         self._pending_bytes += batch.size_bytes
         self.tail.add(batch)
+        if batch.is_details:
+            return  # of records that were counted with their summary, which may be hours old
         for lag_ns in self.liveness.stored([batch]):
             self.lag_seconds.observe(lag_ns / NS_PER_S)
 

@@ -15,11 +15,11 @@ SELECT
     max(host_uid) AS host_uid,
     spool_id,
     sequence_first,
-    max(sequence_last) AS sequence_last,
+    sequence_last,
     max(size_bytes) AS size_bytes
 FROM availability
 WHERE session_id = $session
     AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks::VARCHAR, ',')::INTEGER[], rank))
-GROUP BY attempt, rank, spool_id, sequence_first
+GROUP BY attempt, rank, spool_id, sequence_first, sequence_last
 HAVING bool_and(place = 'host')
 ORDER BY attempt, rank, sequence_first;

@@ -27,13 +27,14 @@ FROM (
         attempt,
         rank,
         sequence_first,
+        sequence_last,
         bool_or(place = 'here') AS is_here,
         bool_or(place = 'gone') AS is_gone,
         max(host_uid) AS host_uid,
         max(events) AS events,
         max(size_bytes) AS size_bytes
     FROM availability
-    GROUP BY session_id, attempt, rank, sequence_first
+    GROUP BY session_id, attempt, rank, sequence_first, sequence_last
 ) AS a
 LEFT JOIN host_info AS h ON a.host_uid = h.host_uid
 GROUP BY a.session_id, a.attempt, a.rank;
