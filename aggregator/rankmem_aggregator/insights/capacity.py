@@ -32,7 +32,8 @@ def usable_bytes(total_bytes: int, beyond_bytes: int | None) -> int:
         total_bytes: of the device.
         beyond_bytes: held by the process beyond the allocator, where known.
     """
-    return total_bytes - round(max(total_bytes * SPARE_SHARE, SPARE_BYTES)) - (beyond_bytes or 0)
+    spare = round(max(total_bytes * SPARE_SHARE, SPARE_BYTES))
+    return max(total_bytes - spare - (beyond_bytes or 0), 0)
 
 
 def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bool = False) -> Trace:

@@ -217,7 +217,9 @@ def one_at_a_time(step: Step, lives: Lives) -> Lives:
 def gradients_let_go(step: Step, lives: Lives) -> Lives:
     """zero_grad(set_to_none=True): gradients go between steps, and come with backward."""
     of = lives.of
-    stays = (step.category[of] == "gradient") & (lives.born <= step.window.begin) & (lives.died >= NEVER)
+    # A bucket of DDP's, which backward does not make, stays whatever zero_grad does.
+    gradient = (step.category[of] == "gradient") & (step.phase[of] == "backward")
+    stays = gradient & (lives.born <= step.window.begin) & (lives.died >= NEVER)
     if not stays.any():
         return lives
     backward = (lives.born > step.window.begin) & (step.phase[of] == "backward") & (lives.died < NEVER)
@@ -244,8 +246,9 @@ def in_bucket_views(step: Step, lives: Lives) -> Lives:
     of = lives.of
     gradient = (step.category[of] == "gradient") & (step.phase[of] == "backward")
     older = gradient & (lives.born <= step.window.begin)
-    buckets = (step.category[of] == "gradient") & (lives.born <= step.window.begin)
-    if not buckets.any():
+    of_ddp = (step.category[of] == "gradient") & (step.phase[of] != "backward")
+    buckets = of_ddp & (lives.born <= step.window.begin)
+    if lives.bytes[buckets].sum() < max(lives.bytes[older].sum(), 1):  # no DDP, or not these gradients
         return lives
     births = np.sort(lives.born[lives.born > step.window.begin])
     made = gradient & (lives.born > step.window.begin)

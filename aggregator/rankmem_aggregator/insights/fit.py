@@ -142,7 +142,7 @@ def _answer(
     known = {each.size: (each.number, each.size / largest.size) for each in fitted.recorded}
     rows = [sized.row(size, *own) for size, own in sorted((asked | known).items())]
     figures = _figures(fitted, device, request, place)
-    if device.usable_bytes is not None:
+    if device.usable_bytes is not None and not device.not_replayed:
         figures |= largest_figures(sized, largest)
     first = next(row for row in rows if row["times"] == wanted[0].times) if request.wanted else None
     does_not = [row for row in rows if row["fits"] == "no" and (row["times"] in {w.times for w in wanted})]
@@ -150,7 +150,7 @@ def _answer(
         question="fit",
         session_id=session_id,
         verdict="finding" if request.wanted and does_not else "fine",
-        certainty="suspected" if device.workspaces else "predicted",
+        certainty="suspected" if device.workspaces or device.not_replayed else "predicted",
         sentence=text.sentence(place.name, first, figures, rows),
         error=text.error(fitted.below, fitted.above, len(fitted.recorded)),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),

@@ -131,6 +131,8 @@ class Sized:
         """yes, no or unclear; None where no device was named."""
         if self.device.usable_bytes is None:
             return None
+        if self.device.not_replayed:  # what it needs beyond its live bytes is not known
+            return "unclear" if self.runs(size, -self.fitted.below) else "no"
         # The allocator's own error is within the same bounds as the bytes it is given.
         if self.runs(size, self.fitted.above):
             return "yes"

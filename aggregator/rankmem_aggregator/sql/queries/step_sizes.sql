@@ -11,11 +11,16 @@
 --   call_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL: unknown
 --   inputs: argument and shape of each tensor of that call, as texts; NULL where they are not known in full
 --   peak_bytes (bytes): highest requested bytes of the device after an event in it; NULL without any
+-- Calls of the model before a training's first step (a validation) are none of its steps.
 -- Scatter: none
 WITH ended AS MATERIALIZED (
     SELECT step, max(seq) AS to_seq
-    FROM step
-    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND seq IS NOT NULL
+    FROM (
+        SELECT step, seq
+        FROM step
+        WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND seq IS NOT NULL
+        QUALIFY optimizer IS DISTINCT FROM 'model call' OR bool_and(optimizer IS NOT DISTINCT FROM 'model call') OVER ()
+    )
     GROUP BY step
 ),
 given AS (

@@ -77,8 +77,17 @@ SELECT
     g.inputs,
     b.batch_bytes
 FROM course AS c
--- What came after the last step has no row.
-INNER JOIN (SELECT DISTINCT attempt, rank, step FROM step WHERE session_id = $session) AS t USING (attempt, rank, step)
+-- What came after the last step has no row, nor a call of the model before a training's first step.
+INNER JOIN (
+    SELECT DISTINCT attempt, rank, step
+    FROM (
+        SELECT attempt, rank, step
+        FROM step
+        WHERE session_id = $session
+        QUALIFY optimizer IS DISTINCT FROM 'model call'
+            OR bool_and(optimizer IS NOT DISTINCT FROM 'model call') OVER (PARTITION BY attempt, rank)
+    )
+) AS t USING (attempt, rank, step)
 LEFT JOIN given AS g USING (attempt, rank, step)
 LEFT JOIN batch AS b USING (attempt, rank, step)
 ORDER BY attempt, rank, device, step;
