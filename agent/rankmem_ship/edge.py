@@ -287,7 +287,10 @@ def _leave(kept: KeptDetails, host_uid: str, message: Batch, rows: Sequence[Rows
         logger.warning("rows of events cannot stay here, and are sent: %s", exc)
         return message
     if any(entry.table == OOM.name for entry in message.tables):
-        kept.want_all()
+        try:
+            kept.want_all_for_good()
+        except OSError as exc:
+            logger.warning("rows of events are sent by this process alone: %s", exc)
     sent = [entry for entry in message.tables if entry.table not in DETAIL_TABLES]
     return Batch(
         spool_id=message.spool_id,

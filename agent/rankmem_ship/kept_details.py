@@ -32,6 +32,8 @@ FOLDER_NAME: Final = "edge"
 """In a session's folder."""
 OPENING_NAME: Final = "opening"
 """In a spool's folder there: the request that opens it, for when the spool itself is delivered and gone."""
+ALL_NAME: Final = "all"
+"""There, too: an empty file where everything is to be sent, also by a later shipper."""
 FILE_BYTES: Final = 8 << 20
 """A file is closed beyond it: what is deleted at once for its room."""
 _MAGIC: Final = b"RKMEDGE1"
@@ -79,6 +81,8 @@ class KeptDetails:
         self._opening = opening
         if opening is None:
             self._opening = OpenSpool.FromString((folder / OPENING_NAME).read_bytes())
+        if (folder / ALL_NAME).exists():
+            self.want_all()
 
     @property
     def opening(self) -> OpenSpool:
@@ -138,6 +142,15 @@ class KeptDetails:
         self.sends_all = True
         self.want(sorted(self._entries.keys() - self._refused))
 
+    def want_all_for_good(self) -> None:
+        """The same, also after this process: what it has not sent its successor sends.
+
+        Raises:
+            OSError: it cannot be noted for the successor.
+        """
+        self.want_all()
+        (self.folder / ALL_NAME).touch()
+
     def message(self, first: int, last: int) -> Batch | None:
         """The message of a stretch; None: it is gone.
 
@@ -194,6 +207,7 @@ class KeptDetails:
         """Delete all of it."""
         for path in list(self._left):
             self._delete(path)
+        (self.folder / ALL_NAME).unlink(missing_ok=True)
         (self.folder / OPENING_NAME).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.folder.rmdir()

@@ -83,8 +83,9 @@ class Service:
             if gone_s is not None and not shipper.is_done and closing.is_asked(self._dir):
                 logger.info("asked to stop: %d records stay in %s", shipper.pending_records, self._dir)
                 return 1
-            if self._signals and (shipper.is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S):
-                return 0 if shipper.is_idle else 1
+            is_idle = shipper.is_idle and not shipper.is_sending_details
+            if self._signals and (is_idle or now_s - self._signalled_s > SIGNALLED_DRAIN_S):
+                return 0 if is_idle else 1
             shipper.wait(self._stop)
         return 1
 

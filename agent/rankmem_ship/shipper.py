@@ -146,6 +146,11 @@ class Shipper:
         return self._edge.keeps_any and self.sender is not None
 
     @property
+    def is_sending_details(self) -> bool:
+        """Whether rows of events are wanted, or sent and not stored."""
+        return self.keeps_details and self._edge.is_sending
+
+    @property
     def may_send_details(self) -> bool:
         """Whether the aggregator may take rows of events later; it is not known before it is connected."""
         if self._edge.error is not None:

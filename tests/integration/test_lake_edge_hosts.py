@@ -30,6 +30,7 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import deliver, kept_details, pace
+from rankmem_ship.edge import Edge
 from spool_synthetic import make_records
 from waiting import until
 
@@ -191,6 +192,24 @@ def test_all_of_a_rank_that_ran_out_of_memory_comes_unasked(tmp_path: Path) -> N
         assert events_of(queries, 1) is None
         given = {"attempt": 0, "rank": 0, "device": row["device"], "seq": row["seq"]}
         assert queries.oom_held(SESSION, by="operator", **given).num_rows
+
+
+def test_what_was_to_come_unasked_comes_from_the_next_shipper(tmp_path: Path) -> None:
+    lake, folder = tmp_path / "lake", tmp_path / SESSION
+    spool = make_spool(folder / "0-0-1", attempt=0, rank=0, calls=40)
+    time_ns = spool.monotonic_ns + 10**9
+    spool.append(make_records(1, kind=Kind.EVENT, action=Action.OOM, time_ns=time_ns, b=1 << 40, thread=1))
+    spool.end()
+    with serving(lake) as aggregator:
+        with (
+            patch.object(Edge, "next", lambda self, stored, number: None),  # it ends before they are sent
+            shipped(folder, aggregator.address) as first,
+        ):
+            assert first.is_sending_details
+        with shipped(folder, aggregator.address) as second:
+            step_until(second, "they are sent", lambda: not (folder / "edge").exists())
+    with connect(f"lake:{lake}") as queries:
+        assert events_of(queries, 0) == queries.ranks(SESSION).to_pylist()[0]["events"]
 
 
 def test_a_sessions_shipper_that_lost_its_connection_is_asked_again(tmp_path: Path) -> None:
