@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as torch_module
 
 from hook_recorder import Recorded
+from rankmem_agent.hooks import model_calls
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.inputs import LOOKED_AT_MAX, TENSORS_MAX, inputs_of
 from rankmem_agent.hooks.model_calls import ASKED_MAX, CALLS_MAX, ModelCalls, optimizer_seen
@@ -196,6 +197,20 @@ def test_inputs_are_recorded_of_a_few_calls_with_and_without_autograd(traced: Tr
     assert [shapes for *_, shapes in traced.inputs()] == [[[1, 2]]] * CALLS_MAX + [[[5, 2]]]
     other = nn.ReLU()
     assert [traced.calls.entered(other, (), None) for _ in range(ASKED_MAX)][-1] == 2
+
+
+def test_of_inputs_that_never_repeat_the_bytes_alone_are_recorded(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_calls, "TEXTS_MAX", 2)
+    model = nn.Linear(4, 2)
+    with torch.no_grad():
+        for length in (1, 2, 3, 4, 1):
+            model(torch.ones(length, 4))
+    assert [shapes for _, _, shapes in traced.inputs()] == [[[1, 4]], [[2, 4]], [], [], [[1, 4]]]
+    of_inputs = [fields for kind, fields in traced.recorded.records if kind is Kind.INPUT]
+    figures = [(fields["size_bytes"], fields["num_left_out"]) for fields in of_inputs]
+    assert figures == [(16, 0), (32, 0), (48, 1), (64, 1), (16, 0)]
 
 
 def jit(model: nn.Module) -> None:

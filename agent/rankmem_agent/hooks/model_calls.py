@@ -38,7 +38,8 @@ validation batches apart from them."""
 ASKED_MAX: Final = 64
 """Calls of a step in each grad mode that are looked at: a simulation calls a policy thousands of times."""
 TEXTS_MAX: Final = 1024
-"""Texts of inputs whose ids are remembered."""
+"""Different inputs that are described; of a call with others the bytes alone are recorded."""
+_NOT_DESCRIBED: Final = Inputs((), 0, 0)
 
 
 class ModelCalls:
@@ -171,18 +172,20 @@ class ModelCalls:
             inputs = inputs_of(self._tensor_type, args, kwargs)
         if not inputs.tensors and not inputs.num_left_out:
             return
-        facts = self._texts.get(inputs)
+        known = inputs
+        if inputs not in self._texts and len(self._texts) >= TEXTS_MAX:
+            known = _NOT_DESCRIBED  # shapes that never repeat: names of operators need the room
+        facts = self._texts.get(known)
         if facts is None:
-            facts = self._recorder.intern(inputs.text())
-            if len(self._texts) < TEXTS_MAX:
-                self._texts[inputs] = facts
+            facts = self._texts[known] = self._recorder.intern(known.text())
+        left_out = inputs.num_left_out + len(inputs.tensors) - len(known.tensors)
         self._recorder.record(
             Kind.INPUT,
             with_grad=grad,
             step=self._step,
             size_bytes=inputs.size_bytes,
             module=self._path_of(module),
-            num_left_out=inputs.num_left_out,
+            num_left_out=left_out,
             facts=facts,
         )
 
