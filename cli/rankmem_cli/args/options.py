@@ -5,10 +5,13 @@ Stage: arguments. In: the command line and the environment. Out: plain values. O
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -208,3 +211,38 @@ def source(
     if engine is None:
         engine = os.environ.get("RANKMEM_ENGINE")
     return Target(lake=lake_address(lake), engine=engine or None)
+
+
+_READING: Final = {
+    "db": ReadDb,
+    "lake": Lake,
+    "engine": Engine,
+    "aggregator": Aggregator,
+    "tls_ca": TlsCa,
+    "tls_cert": TlsCert,
+    "tls_key": TlsKey,
+    "token_file": TokenFile,
+}
+"""The options that name what is read: the parameters of :func:`source`."""
+
+
+def reads(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with the options that name what it reads in place of its parameter ``source``."""
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(verb, eval_str=True).parameters.values():
+        parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        if parameter.name == "source":
+            parameters += [
+                parameter.replace(name=name, annotation=option, default=None)
+                for name, option in _READING.items()
+            ]
+        else:
+            parameters.append(parameter)
+
+    @functools.wraps(verb)
+    def with_options(**given: Any) -> None:
+        named = {name: given.pop(name) for name in _READING}
+        verb(source=source(**named), **given)
+
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+    return with_options

@@ -7,15 +7,9 @@ from rankmem_cli.show.insight import FailOn
 from rankmem_cli.show.render import Format
 
 
+@options.reads
 def diagnose(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     fail_on: FailOn = None,
     output: options.Output = Format.TABLE,
@@ -30,7 +24,7 @@ def diagnose(
     from rankmem_cli.show.insight import tell
 
     tell(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.diagnose(facts.session_id),
         lambda answer: columns.diagnose(),

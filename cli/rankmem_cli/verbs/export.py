@@ -41,17 +41,11 @@ Until = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file or folder.")]
 
 
+@options.reads
 def export(
     kind: KindName,
     out: Out,
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: OfRanks = None,
     start: options.From = None,
@@ -64,9 +58,8 @@ def export(
     from rankmem_cli.show.render import note
     from rankmem_cli.show.session import instant, open_queries, session_facts
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with (
-        open_queries(target) as queries,
+        open_queries(source) as queries,
         show_progress(f"writing {out}") as update,
     ):
         facts = session_facts(queries, session) if start is not None or until is not None else None

@@ -18,15 +18,9 @@ if TYPE_CHECKING:
 _SIZES = "sizes, as 16,32, or multiples of the largest recorded, as 2x"
 
 
+@options.reads
 def fit(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: options.Rank = None,
     batch: Annotated[
@@ -77,7 +71,6 @@ def fit(
     from rankmem_cli.show import columns
     from rankmem_cli.show.insight import tell
 
-    source = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     with ExitStack() as opened:
         tell(
             source,

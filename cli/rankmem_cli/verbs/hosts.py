@@ -6,15 +6,9 @@ from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 
+@options.reads
 def hosts(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     output: options.Output = Format.TABLE,
 ) -> None:
@@ -23,7 +17,7 @@ def hosts(
     from rankmem_cli.show.one_question import answer
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.hosts(facts.session_id),
         lambda facts: columns.hosts(),

@@ -18,15 +18,9 @@ Grouping = Annotated[
 ]
 
 
+@options.reads
 def imbalance(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     by: Grouping = "category",
     fail_on: FailOn = None,
@@ -42,7 +36,7 @@ def imbalance(
     from rankmem_cli.show.insight import tell
 
     tell(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.imbalance(facts.session_id, by=cast("BlockBy", by)),
         lambda answer: columns.imbalance(),

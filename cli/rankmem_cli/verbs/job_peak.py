@@ -19,15 +19,9 @@ Grouping = Annotated[
 ]
 
 
+@options.reads
 def job_peak(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     by: Grouping = None,
     output: options.Output = Format.TABLE,
@@ -40,8 +34,7 @@ def job_peak(
     from rankmem_cli.show.job_peak import print_job_peak, show_part
     from rankmem_cli.show.session import open_session
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
-    with open_session(target, session) as (queries, facts):
+    with open_session(source, session) as (queries, facts):
         if by is None and output is Format.TABLE:
             print_job_peak(queries, facts)
         else:

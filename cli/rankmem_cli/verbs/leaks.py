@@ -7,15 +7,9 @@ from rankmem_cli.show.insight import FailOn
 from rankmem_cli.show.render import Format
 
 
+@options.reads
 def leaks(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: options.Rank = None,
     fail_on: FailOn = None,
@@ -31,7 +25,7 @@ def leaks(
     from rankmem_cli.show.insight import tell
 
     tell(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.leaks(facts.session_id, rank=rank),
         lambda answer: columns.leaks(),

@@ -24,16 +24,10 @@ At = Annotated[
 ]
 
 
+@options.reads
 def live(
     rank: OfRank,
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     at: At = "peak",
     attempt: options.Attempt = None,
@@ -50,7 +44,7 @@ def live(
     from rankmem_cli.show.session import instant
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.live(
             rank,

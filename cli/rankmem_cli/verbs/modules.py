@@ -24,15 +24,9 @@ Depth = Annotated[
 ]
 
 
+@options.reads
 def modules(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: options.Rank = None,
     depth: Depth = None,
@@ -49,8 +43,7 @@ def modules(
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_session
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
-    with open_session(target, session) as (queries, facts):
+    with open_session(source, session) as (queries, facts):
         with show_progress("querying"):
             rows = queries.modules(facts.session_id, rank=rank)
         rows = largest(no_deeper(rows, depth), limit, output=output, table_rows=TABLE_ROWS)

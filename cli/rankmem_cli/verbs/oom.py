@@ -39,15 +39,9 @@ Why = Annotated[
 ]
 
 
+@options.reads
 def oom(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: options.Rank = None,
     by: Grouping = None,
@@ -70,13 +64,12 @@ def oom(
     from rankmem_cli.show.render import head
     from rankmem_cli.show.session import open_session
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     if why:
         from rankmem_cli.show import columns
         from rankmem_cli.show.insight import tell
 
         tell(
-            target,
+            source,
             session,
             lambda queries, facts: queries.why_oom(facts.session_id, rank=rank, failure=failure),
             lambda answer: columns.why_oom(),
@@ -84,7 +77,7 @@ def oom(
             fail_on=fail_on,
         )
         return
-    with open_session(target, session) as (queries, facts):
+    with open_session(source, session) as (queries, facts):
         with show_progress("querying"):
             failures = queries.oom(facts.session_id, rank=rank)
         if by is not None:

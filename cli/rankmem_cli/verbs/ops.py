@@ -32,15 +32,9 @@ Grouping = Annotated[
 ]
 
 
+@options.reads
 def ops(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     at: At = "peak",
     by: Grouping = "operator",
@@ -58,7 +52,7 @@ def ops(
     from rankmem_cli.show.session import moment
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.ops(
             facts.session_id, by=cast("By", by), at=moment(at, facts), rank=rank, device=device

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from rankmem_cli.args import options
-from rankmem_cli.args.options import ReadDb, Session
 
 Listen = Annotated[
     str,
@@ -42,12 +41,10 @@ EditorUrl = Annotated[
 ]
 
 
+@options.reads
 def page(
-    db: ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    session: Session = None,
+    source: options.Target,
+    session: options.Session = None,
     listen: Listen = "127.0.0.1:0",
     open_: Open = False,
     page_name: Names = None,
@@ -55,10 +52,6 @@ def page(
     page_tls_key: PageKey = None,
     query_token_file: QueryTokens = None,
     editor_url: EditorUrl = "",
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
 ) -> None:
     """Open the web page: all ranks over time, down to one event.
 
@@ -75,7 +68,6 @@ def page(
             f"--editor-url {editor_url} has no place for the file",
             "give an address such as vscode://file/home/me/project/{file}:{line}",
         )
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
     config = PageConfig(
         listen=listen,
         names=tuple(page_name or ()),
@@ -83,4 +75,4 @@ def page(
         tls_key=page_tls_key,
         query_token_file=query_token_file,
     )
-    serve_page(target, config, session, open_browser=open_, editor_url=editor_url)
+    serve_page(source, config, session, open_browser=open_, editor_url=editor_url)

@@ -60,15 +60,9 @@ RANKS_NOTES: Final = (
 )
 
 
+@options.reads
 def peak(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     by: Grouping = "rank",
     rank: options.Rank = None,
@@ -103,7 +97,7 @@ def peak(
         return rows
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         ask,
         lambda facts: _columns(by, facts.started_ns),

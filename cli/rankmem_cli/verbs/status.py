@@ -6,15 +6,9 @@ from rankmem_cli.args import options
 from rankmem_cli.show.render import Format
 
 
+@options.reads
 def status(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     output: options.Output = Format.TABLE,
 ) -> None:
@@ -26,8 +20,7 @@ def status(
     from rankmem_cli.show.session import open_session
     from rankmem_cli.show.status import aggregator_lines, set_aside_lines, shipper_line
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
-    with open_session(target, session) as (queries, facts):
+    with open_session(source, session) as (queries, facts):
         with show_progress("querying"):
             rows = queries.status(facts.session_id)
             here = session_dirs_here(facts.session_id)

@@ -15,15 +15,9 @@ NO_STEPS: Final = (
 )
 
 
+@options.reads
 def steps(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: options.Rank = None,
     limit: options.Limit = None,
@@ -37,7 +31,7 @@ def steps(
     from rankmem_cli.show.one_question import answer
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.steps(facts.session_id, rank=rank),
         lambda facts: columns.steps(facts.started_ns),

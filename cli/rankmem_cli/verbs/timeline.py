@@ -77,15 +77,9 @@ Out = Annotated[
 ]
 
 
+@options.reads
 def timeline(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     by: Grouping = None,
     figure: OfFigure = None,
@@ -117,8 +111,7 @@ def timeline(
     if all_ranks and rank:
         raise RankmemError(Code.INVALID, "--rank and --all-ranks cannot be combined", "leave one out")
     by = by or ("rank" if all_ranks or (rank and len(rank) > 1) else "overall")
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
-    with open_session(target, session) as (queries, facts):
+    with open_session(source, session) as (queries, facts):
         with show_progress("querying"), not_recorded.hinting_at_kernels(facts):
             rows = queries.timeline(
                 facts.session_id,

@@ -30,15 +30,9 @@ Every = Annotated[
 Once = Annotated[bool, typer.Option("--once", help="Print one snapshot and exit, as in a pipe.")]
 
 
+@options.reads
 def top(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     sort: SortBy = Sort.USED,
     every: Every = 2.0,
@@ -53,8 +47,7 @@ def top(
     from rankmem_cli.show.session import open_session
     from rankmem_cli.show.top import TopView, sorted_rows
 
-    target = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine)
-    with open_session(target, session) as (queries, facts):
+    with open_session(source, session) as (queries, facts):
         if once or output is not Format.TABLE or not sys.stdout.isatty():
             rows = sorted_rows(queries.top(facts.session_id), sort)
             show_answer(queries, facts, rows, columns.top(), output=output)

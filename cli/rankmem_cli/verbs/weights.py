@@ -11,15 +11,9 @@ TABLE_ROWS: Final = 40
 """Default limit of a table: the largest matter. JSON and CSV contain all rows."""
 
 
+@options.reads
 def weights(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: options.Rank = None,
     limit: options.Limit = None,
@@ -33,7 +27,7 @@ def weights(
     from rankmem_cli.show.one_question import answer
 
     answer(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.weights(facts.session_id, rank=rank),
         lambda facts: columns.weights(),

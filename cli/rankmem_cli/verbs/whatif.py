@@ -11,15 +11,9 @@ from rankmem_cli.show.insight import FailOn
 from rankmem_cli.show.render import Format
 
 
+@options.reads
 def whatif(
-    db: options.ReadDb = None,
-    lake: options.Lake = None,
-    engine: options.Engine = None,
-    aggregator: options.Aggregator = None,
-    tls_ca: options.TlsCa = None,
-    tls_cert: options.TlsCert = None,
-    tls_key: options.TlsKey = None,
-    token_file: options.TokenFile = None,
+    source: options.Target,
     session: options.Session = None,
     rank: options.Rank = None,
     fit: Annotated[
@@ -49,7 +43,7 @@ def whatif(
     from rankmem_cli.show.insight import tell
 
     tell(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file, engine),
+        source,
         session,
         lambda queries, facts: queries.whatif(
             facts.session_id, fit_bytes=None if fit is None else parse_size(fit), ranks=ranks, rank=rank
