@@ -11,20 +11,15 @@ aggregator's.
 
 from __future__ import annotations
 
-import abc
 import json
-import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from collections.abc import Sequence
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
-from rankmem_aggregator.query.missing import is_complete, missing_of, with_missing
-from rankmem_aggregator.query.older_version import check_groups, explained
+from rankmem_aggregator.query.insight_questions import InsightQuestions
 from rankmem_aggregator.query.timeline import TimelineReader, TimelineRequest, chosen_ranks
 from rankmem_aggregator.query.types import (
     At,
@@ -32,21 +27,10 @@ from rankmem_aggregator.query.types import (
     By,
     CurveBy,
     Figure,
-    Parameters,
     PeakBy,
-    SessionId,
     Value,
 )
-from rankmem_aggregator.sql import query_text
-from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.groupings import grouping_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rankmem_aggregator.insights.answer import Answer
-    from rankmem_aggregator.insights.diff import Limit
-    from rankmem_aggregator.insights.lives import Trace
 
 SHARE_COLUMNS: Final = (
     "device_type", "job_peak_bytes", "job_peak_ns", "attempt", "rank", "device", "requested_bytes", "seq",
@@ -55,123 +39,16 @@ SHARE_COLUMNS: Final = (
 """The columns of job_peak that the other questions about the job's peak need."""
 
 
-Row = dict[str, Any]
+class Queries(InsightQuestions):
+    """The interface of readers: what was recorded, and the judged questions of its base.
 
-
-class Queries(abc.ABC):
-    """The interface of readers. Not safe for use by several threads at once.
-
-    An answer about a session has in its schema's metadata whether it is exact: ``complete`` ("False" where
-    figures of bytes may be wrong, "None" where that is not known) and ``missing`` (a JSON list of lines,
-    which ``query.missing.missing_of`` reads). A result of :meth:`sql` has not: it may be about any
-    session; :meth:`incomplete_sessions` names those that miss events.
+    As every :class:`~rankmem_aggregator.query.asking.Asking`, not safe for use by several threads at once.
+    :meth:`incomplete_sessions` names the sessions that miss events.
     """
-
-    target: str
-    """What was opened: the path or the address, for messages."""
-    stale: str = ""
-    """What the last answer may lack since a store is away, in a sentence; empty: nothing."""
-    _known_missing: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
-    """A session, when its missing data was last looked up (monotonic seconds), and that."""
-
-    @abc.abstractmethod
-    def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
-        """The result of one read-only statement.
-
-        Args:
-            text: SQL of DuckDB's dialect.
-            parameters: values of ``$name`` in the statement.
-
-        Raises:
-            RankmemError: INVALID for SQL that does not run, DENIED for a statement that is not a read.
-        """
-
-    @abc.abstractmethod
-    def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
-        """The same, batch by batch; at least one batch, which carries the schema even of an empty result."""
-
-    @abc.abstractmethod
-    def copy_to(self, out_path: Path) -> None:
-        """Writes a consistent copy of the whole database, also while it is being written; whole or absent.
-
-        Raises:
-            RankmemError: CONFLICT if ``out_path`` is there, EXHAUSTED if it does not fit.
-        """
-
-    @abc.abstractmethod
-    def interrupt(self) -> None:
-        """Ends the statement that runs now, which raises EXHAUSTED or UNAVAILABLE; any thread may call it.
-
-        It also refuses (UNAVAILABLE) the statements that follow, until :meth:`allow`: what asks several in a
-        row is interrupted at any of them.
-        """
-
-    @abc.abstractmethod
-    def allow(self) -> None:
-        """Lets statements run again after :meth:`interrupt`; the thread that asks calls it."""
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Closes the file or the connection; may be called twice."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def sessions(self) -> pa.Table:
         """All sessions, the newest first. Columns: those of the view ``session_overview``."""
         return self._ask("sessions")
-
-    def session_id(self, session: str | None = None) -> str:
-        """The full id of the session that a user means.
-
-        Args:
-            session: an id, the beginning of one, or a name (the newest of that name); None for the newest.
-
-        Returns:
-            A :class:`SessionId` as it was given; else what is looked up.
-
-        Raises:
-            RankmemError: NOT_FOUND where there is none, INVALID where a beginning fits several.
-        """
-        if isinstance(session, SessionId):
-            return session
-        matches = self._ask("session_match", session=session).to_pylist()
-        return str(_the_session(matches, session, self.target)["session_id"])
-
-    def session_row(self, session: str | None = None) -> dict[str, Any]:
-        """The row of ``session_overview`` for the session that a user means.
-
-        Its ``session_id`` is a :class:`SessionId`, so that further questions need not look it up. Arguments
-        and errors are those of :meth:`session_id`.
-        """
-        row = _the_session(self._ask("session_row", session=session).to_pylist(), session, self.target)
-        return {**row, "session_id": SessionId(row["session_id"])}
-
-    def ranks(self, session: str | None = None) -> pa.Table:
-        """The ranks of a session. Columns: those of the view ``rank_overview``."""
-        return self._answer("ranks", session=self.session_id(session))
-
-    def incompleteness(self, session: str | None = None) -> pa.Table:
-        """What is missing from the session's ranks; no row where nothing is known to be.
-
-        Columns: those of the view ``incompleteness``: session_id, attempt, rank, why, what, detail, since_ns,
-        since_utc, records, is_bytes, sentence.
-        """
-        return self._missing(self.session_id(session))
-
-    def _missing(self, full_id: str) -> pa.Table:
-        try:
-            return self._ask("incompleteness", session=full_id)
-        except RankmemError as exc:
-            # A file or an aggregator of an older version, which has no such view.
-            if exc.code is not Code.UNSUPPORTED or "incompleteness" not in exc.message:
-                raise
-            return self._ask("incompleteness_older", session=full_id)
 
     def incomplete_sessions(self) -> pa.Table:
         """The sessions that are known to lack events, the newest first: session_id, num_ranks that do."""
@@ -364,37 +241,6 @@ class Queries(abc.ABC):
             "oom_held", session=full_id, by=by, attempt=attempt, rank=rank, device=device, seq=seq
         )
 
-    def why_oom(
-        self,
-        session: str | None = None,
-        *,
-        rank: int | None = None,
-        failure: int = 1,
-        events_max: int | None = None,
-    ) -> Answer:
-        """Why an allocation failed, and whether a setting of the allocator would have helped.
-
-        Args:
-            session: see :meth:`session_id`.
-            rank: failures of this rank alone.
-            failure: which row of :meth:`oom`, from 1.
-            events_max: a device with more is not replayed; None: 2 million.
-
-        Returns:
-            An answer whose rows are settings, the least needed first; columns: ``insights.oom.SCHEMA``.
-
-        Raises:
-            RankmemError: NOT_FOUND if fewer allocations failed.
-        """
-        from rankmem_aggregator.insights.oom import oom_of
-        from rankmem_aggregator.insights.reading import EVENTS_MAX
-
-        full_id = self.session_id(session)
-        most = EVENTS_MAX if events_max is None else events_max
-        answer = oom_of(self._ask, full_id, rank=rank, number=failure, events_max=most)
-        self._of_rank(answer.rows, full_id, rank)
-        return answer.over(self.with_missing(answer.rows, full_id))
-
     def timeline(
         self,
         session: str | None = None,
@@ -537,335 +383,6 @@ class Queries(abc.ABC):
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
         return self._ask("stack", stack_id=stack_id)
 
-    def leaks(self, session: str | None = None, *, rank: int | None = None) -> Answer:
-        """What leaks, at which line, how fast, and when the device will be full.
-
-        Returns:
-            An answer whose rows are the lines that grow, the fastest first, then those that stopped; columns:
-            ``insights.leaks.SCHEMA``. It cannot tell below ten steps.
-        """
-        from rankmem_aggregator.insights.leaks import leaks_of
-
-        full_id = self.session_id(session)
-        answer = leaks_of(self._ask, full_id, rank=rank)
-        self._of_rank(answer.rows, full_id, rank)
-        return answer.over(self.with_missing(answer.rows, full_id))
-
-    def imbalance(self, session: str | None = None, *, by: BlockBy = "category") -> Answer:
-        """Which ranks stand out from their peers, and what they hold more, each rank at its own peak.
-
-        Args:
-            session: see :meth:`session_id`.
-            by: what the parts of a difference are.
-
-        Returns:
-            An answer whose rows are the levels and ranks that stand out; columns:
-            ``insights.imbalance.SCHEMA``. It cannot tell below eight ranks.
-        """
-        from rankmem_aggregator.insights.imbalance import imbalance_of
-
-        grouping_of(by, "imbalance")
-        full_id = self.session_id(session)
-        answer = imbalance_of(self._ask, full_id, by=by)
-        return answer.over(self.with_missing(answer.rows, full_id))
-
-    def diff(
-        self,
-        base: str,
-        head: str | None = None,
-        *,
-        base_in: Queries | None = None,
-        limits: Mapping[str, Limit] | None = None,
-    ) -> Answer:
-        """What of a session got worse since another one, at equal input.
-
-        Args:
-            base: the session before the change; see :meth:`session_id`.
-            head: the one after it.
-            base_in: where ``base`` is; None: here. Its session may be None then, the newest.
-            limits: by figure (peak, held, allocated) how much worse it may get: ``insights.diff.Limit``.
-
-        Returns:
-            An answer, a finding where head is worse, whose rows are figures and then parts of the rank that
-            changed most for the worse; columns: ``insights.diff.SCHEMA``. It cannot tell below five steps,
-            where ranks are incomplete, and where inputs do not overlap.
-        """
-        from rankmem_aggregator.insights.diff import SCHEMA, Recorded, diff_of
-
-        def recorded(queries: Queries, session: str | None) -> Recorded:
-            full_id = queries.session_id(session)
-            known = queries.with_missing(SCHEMA.empty_table(), full_id)
-            return Recorded(
-                ask=queries._ask,
-                session_id=full_id,
-                complete=is_complete(known),
-                missing=tuple(missing_of(known) or ()),
-            )
-
-        of_head = recorded(self, head)
-        answer = diff_of(recorded(base_in or self, base), of_head, limits)
-        return answer.over(self.with_missing(answer.rows, of_head.session_id))
-
-    def fragmentation(
-        self,
-        session: str | None = None,
-        *,
-        rank: int | None = None,
-        attempt: int | None = None,
-        device: str | None = None,
-    ) -> Answer:
-        """What a device loses to fragmentation, and what settings of the allocator would give back.
-
-        Args:
-            session: see :meth:`session_id`.
-            rank: global rank; None: the one that got highest.
-            attempt: which start of the workers; None: the one with its highest peak.
-            device: type and index; None: the one on which it got highest.
-
-        Returns:
-            An answer whose rows are settings, the least needed first; columns:
-            ``insights.fragmentation.SCHEMA``. It cannot tell where the replay is not the recording.
-        """
-        from rankmem_aggregator.insights.fragmentation import fragmentation_of
-
-        full_id = self.session_id(session)
-        answer = fragmentation_of(self._ask, full_id, rank=rank, attempt=attempt, device=device)
-        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
-        return answer.over(self.with_missing(answer.rows, full_id))
-
-    def ledger(
-        self, session: str | None = None, *, rank: int | None = None, device: str | None = None
-    ) -> Answer:
-        """What holds a device's memory, seen from outside: the ranks' allocators and what lies beyond them.
-
-        Args:
-            session: see :meth:`session_id`.
-            rank: one that has the device; None: the fullest device of the session.
-            device: type and index; None: the rank's fullest.
-
-        Returns:
-            An answer whose rows are the parts of what is used, each measured, derived or unknown; columns:
-            ``insights.ledger.SCHEMA``. It cannot tell without samples of the processes.
-        """
-        from rankmem_aggregator.insights.ledger import ledger_of
-
-        full_id = self.session_id(session)
-        answer = ledger_of(self._ask, full_id, rank=rank, device=device)
-        self._of_rank(answer.rows, full_id, rank, device=device)
-        return answer.over(self.with_missing(answer.rows, full_id))
-
-    def fit(
-        self,
-        session: str | None = None,
-        *,
-        batch: Sequence[int | str] = (),
-        length: Sequence[int | str] = (),
-        recorded: Sequence[int] = (),
-        in_bytes: int | None = None,
-        as_device: str | None = None,
-        rank: int | None = None,
-        attempt: int | None = None,
-        device: str | None = None,
-        others: Sequence[str | Queries] = (),
-    ) -> Answer:
-        """What a training step would hold and need at another batch or length, and whether that fits.
-
-        Args:
-            session: see :meth:`session_id`.
-            batch, length: sizes that are asked for, one of the two; numbers, or multiples of the largest
-                recorded size such as "2x". Without any: twice and four times that.
-            recorded: the batches or lengths of the recorded sizes, the smallest first.
-            in_bytes: memory of the device; None: of the recorded one.
-            as_device: "cuda" for what a CPU's recording would need there.
-            rank, attempt, device: as for :meth:`fragmentation`.
-            others: recordings at other sizes: sessions of the same target, or the newest session of another.
-
-        Returns:
-            An answer whose rows are sizes; columns: ``insights.fit.SCHEMA``. It cannot tell where the steps
-            do not run the same program.
-
-        Raises:
-            RankmemError: INVALID for sizes or a device that are none.
-        """
-        from rankmem_aggregator.insights.fit import Request, fit_of
-
-        if batch and length:
-            raise RankmemError(Code.INVALID, "a batch and a length at once are not predicted", "ask for one")
-        full_id = self.session_id(session)
-        sources = [(self._ask, full_id)]
-        for other in others:
-            asked = self if isinstance(other, str) else other
-            sources.append((asked._ask, asked.session_id(other if isinstance(other, str) else None)))
-        request = Request(
-            what="length" if length else "batch",
-            wanted=[str(each) for each in batch or length],
-            recorded=recorded,
-            in_bytes=in_bytes,
-            as_device=as_device,
-            rank=rank,
-            attempt=attempt,
-            device=device,
-        )
-        answer = fit_of(sources, request)
-        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
-        return answer.over(self.with_missing(answer.rows, full_id))
-
-    def whatif(
-        self,
-        session: str | None = None,
-        *,
-        fit_bytes: int | None = None,
-        ranks: int | None = None,
-        rank: int | None = None,
-        attempt: int | None = None,
-        device: str | None = None,
-    ) -> Answer:
-        """What remedies would save of the peak of a steady step: checkpoints, sharding, offload, chunks.
-
-        Args:
-            session: see :meth:`session_id`.
-            fit_bytes: a device; the smallest set of remedies is looked for with which the step fits.
-            ranks: over which is sharded; None: those of the job, or eight.
-            rank, attempt, device: as for :meth:`fragmentation`.
-
-        Returns:
-            An answer whose rows are remedies, what saves most first; columns: ``insights.whatif.SCHEMA``.
-
-        Raises:
-            RankmemError: INVALID for fewer than two ranks.
-        """
-        from rankmem_aggregator.insights.whatif import Request, whatif_of
-
-        full_id = self.session_id(session)
-        request = Request(fit_bytes=fit_bytes, ranks=ranks, rank=rank, attempt=attempt, device=device)
-        answer = whatif_of(self._ask, full_id, request)
-        self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
-        return answer.over(self.with_missing(answer.rows, full_id))
-
-    def diagnose(
-        self,
-        session: str | None = None,
-        *,
-        events_max: int | None = None,
-        within_s: float | None = None,
-    ) -> Answer:
-        """What all insights find, at most eight findings: failures first, then by bytes that the peak loses.
-
-        Args:
-            session: see :meth:`session_id`.
-            events_max: a device with more is not replayed; None: 2 million.
-            within_s: no further insight is asked after so many seconds; None: all are.
-
-        Returns:
-            An answer whose rows are the findings; columns: ``insights.diagnose.SCHEMA``. Its notes and
-            ``figures["cannot_tell"]`` name the insights that cannot tell, with their reasons.
-        """
-        from rankmem_aggregator.insights.diagnose import SCHEMA, diagnose_of
-        from rankmem_aggregator.insights.reading import EVENTS_MAX
-
-        full_id = self.session_id(session)
-        known = is_complete(self.with_missing(SCHEMA.empty_table(), full_id))
-        answer = diagnose_of(
-            self._ask,
-            full_id,
-            is_complete=known,
-            events_max=EVENTS_MAX if events_max is None else events_max,
-            within_s=within_s,
-        )
-        return answer.over(self.with_missing(answer.rows, full_id))
-
-    def allocator_trace(
-        self,
-        rank: int,
-        session: str | None = None,
-        *,
-        attempt: int | None = None,
-        device: str | None = None,
-    ) -> Trace:
-        """What the allocator of a device was asked, for ``rankmem.replay``; args as :meth:`fragmentation`.
-
-        Raises:
-            RankmemError: UNSUPPORTED where it cannot be replayed, with the reason.
-        """
-        from rankmem_aggregator.insights.reading import CannotTell, read_trace
-
-        try:
-            full_id = self.session_id(session)
-            return read_trace(self._ask, full_id, rank=rank, attempt=attempt, device=device).trace
-        except CannotTell as reason:
-            raise RankmemError(Code.UNSUPPORTED, str(reason), "rankmem ranks shows the devices") from reason
-
-    def _of_rank(
-        self,
-        rows: pa.Table,
-        full_id: str,
-        rank: int | None,
-        *,
-        attempt: int | None = None,
-        device: str | None = None,
-    ) -> pa.Table:
-        """The rows; an error where there are none because the session has no such rank, attempt or device."""
-        if rows.num_rows or (rank, attempt, device) == (None, None, None):
-            return rows
-        known = self.ranks(full_id).to_pylist()
-        whose = f"session {full_id}"
-        if rank is not None:
-            known = [row for row in known if row["rank"] == rank]
-            if not known:
-                raise RankmemError(Code.NOT_FOUND, f"no rank {rank} in {whose}", "rankmem ranks")
-            whose = f"rank {rank} of {whose}"
-        if attempt is not None and attempt not in (row["attempt"] for row in known):
-            raise RankmemError(Code.NOT_FOUND, f"no attempt {attempt} of {whose}", "rankmem ranks")
-        devices = self._ask("peak", session=full_id, rank=rank, attempt=attempt)["device"].to_pylist()
-        if device is not None and device not in devices:
-            raise RankmemError(Code.NOT_FOUND, f"no events on device {device} in {whose}", "rankmem peak")
-        return rows
-
-    def _ask(self, name: str, **parameters: Value) -> pa.Table:
-        try:
-            answer = self.sql(query_text(name), parameters)
-        except RankmemError as exc:
-            raise explained(exc, self.target) from exc
-        if "by" in parameters:
-            by = str(parameters["by"])
-            check_groups(answer, by, self.target, lambda: self._knows_group(by))
-        return answer
-
-    def _knows_group(self, by: str) -> bool:
-        try:
-            return bool(self._ask("knows_group", of_group=by)["knows"][0].as_py())
-        except RankmemError as exc:
-            if exc.code is not Code.UNSUPPORTED:
-                raise
-            return False
-
-    def _answer(self, name: str, *, session: str, **parameters: Value) -> pa.Table:
-        """The rows of a named query about a session, with what is missing from it in the metadata."""
-        return self.with_missing(self._ask(name, session=session, **parameters), session)
-
-    def with_missing(self, answer: pa.Table, full_id: str) -> pa.Table:
-        """An answer about the session of this full id, with what is missing from it in the metadata."""
-        of_session, asked_s, missing = self._known_missing
-        if of_session != full_id or time.monotonic() - asked_s > MISSING_FRESH_S:
-            asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
-            self._known_missing = full_id, asked_s, missing
-        return with_missing(answer, missing, self.stale)
-
-
-def _the_session(matches: Sequence[Row], session: str | None, target: str) -> Row:
-    if not matches and session is None:
-        raise RankmemError(Code.NOT_FOUND, f"no session in {target}", "record one: rankmem run -- COMMAND")
-    if not matches:
-        raise RankmemError(Code.NOT_FOUND, f"no session {session!r} in {target}", "rankmem sessions")
-    best = [row for row in matches if row["match"] == matches[0]["match"]]
-    is_beginning = best[0]["match"] == 2 and session is not None
-    if is_beginning and len(best) > 1:
-        ids = ", ".join(str(row["session_id"]) for row in best[:SESSIONS_NAMED_MAX])
-        raise RankmemError(
-            Code.INVALID, f"session {session!r} fits {len(best)}: {ids}", "give more of the id"
-        )
-    return best[0]
-
 
 def _text_of(shares: pa.Table | None) -> str | None:
     """Rows of job_peak as the text of a list for ``of_shares``: a parameter on the wire cannot be a list."""
@@ -879,10 +396,3 @@ def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:
     names = ("peak_requested_bytes", "peak_bytes", "peak_reserved_bytes")
     peaks = [rows[name] for name in names if name in rows.column_names]
     return rows.filter(pc.greater_equal(pc.max_element_wise(*peaks), at_least_bytes))
-
-
-MISSING_FRESH_S: Final = 1.0
-"""What is missing travels with each answer and takes longer to find than a small answer: answers within this
-time share it. Stored data is as old as that itself."""
-SESSIONS_NAMED_MAX: Final = 5
-"""Ids in a message about an ambiguous beginning: more do not help."""
