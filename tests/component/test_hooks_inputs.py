@@ -28,6 +28,17 @@ from rankmem_agent.spool.layout import Kind
 Pair = namedtuple("Pair", "image mask")
 
 
+class Odd(torch.Tensor):
+    """Answers nothing that one may ask of it."""
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("no shape")
+
+    def numel(self) -> int:
+        raise ArithmeticError("countless")
+
+
 class Traced:
     """The agent's parts that see calls of modules by hooks."""
 
@@ -94,6 +105,7 @@ def test_what_is_beyond_a_bound_is_counted_and_its_bytes_too() -> None:
     assert len(many.text()) < 2048
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nothing_of_the_users_runs_and_a_tensor_without_a_shape_is_left_out() -> None:
     class Loud(dict[str, Any]):
         def items(self) -> Any:
@@ -102,13 +114,9 @@ def test_nothing_of_the_users_runs_and_a_tensor_without_a_shape_is_left_out() ->
         def __iter__(self) -> Any:
             raise AssertionError
 
-    class Shapeless(torch.Tensor):
-        @property
-        def shape(self) -> Any:
-            raise RuntimeError("no shape")
-
-    found = inputs_of(torch.Tensor, (Loud(x=torch.ones(2)), torch.ones(3).as_subclass(Shapeless)), None)
-    assert found.tensors == (("0.x", "float32", (2,), 8),)
+    shapeless = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    found = inputs_of(torch.Tensor, (Loud(x=torch.ones(2)), torch.ones(3).as_subclass(Odd), shapeless), None)
+    assert found.tensors == (("0.x", "float32", (2,), 8), ("1", "float32", (3,), 12))
     assert found.num_left_out == 1
 
 
@@ -160,6 +168,19 @@ def test_the_model_is_the_largest_module_that_is_called(traced: Traced) -> None:
     with torch.no_grad():
         encoder(torch.ones(1, 2))
     assert len(traced.recorded.steps()) == 8, "the largest that is left"
+
+
+def test_parameters_of_the_users_own_class_and_lazy_ones_are_counted(
+    traced: Traced,
+) -> None:
+    # While its first call begins, a lazy module has none.
+    odd, lazy = nn.Linear(2, 2), nn.LazyLinear(2)
+    odd._parameters["odd"] = nn.Parameter(torch.ones(3).as_subclass(Odd))
+    with torch.no_grad():
+        odd(torch.ones(1, 2))
+        lazy(torch.ones(1, 9))
+        lazy(torch.ones(2, 9))
+    assert traced.inputs() == [(0, "Linear", [[1, 2]]), (1, "LazyLinear", [[2, 9]])]
 
 
 @pytest.mark.parametrize("by", ["optimizer", "user", "stepped"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rankmem_agent.hooks.steps import ENDED_BY_CALL
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
 
@@ -47,7 +48,8 @@ def compare(spool: Path, said: Declared) -> dict[str, Any]:
     weights = records[records["kind"] == Kind.WEIGHT]
     named = {json.loads(strings.name(int(each["e"])))["name"] for each in weights}
     differences["weights"] = sorted(set(said.weights) - named)
-    steps = int(np.count_nonzero(records["kind"] == Kind.STEP))
+    ended_by = [strings.name(int(each["e"])) for each in records[records["kind"] == Kind.STEP]]
+    steps = sum(name != ENDED_BY_CALL for name in ended_by)  # jit.trace calls the model before any optimizer
     differences["steps"] = (steps, said.steps) if said.steps and steps != said.steps else ()
     return {name: each for name, each in differences.items() if each}
 

@@ -2,8 +2,8 @@
 
 Stage: trainer, the thread that calls the model. Comes in: the arguments of the call. Goes out: plain names
 and numbers, and their text for an INPUT record. No tensor is kept, copied or read, and nothing of the user's
-runs: containers are those of Python and their subclasses, read as Python's own. The caller has asked whether
-tensors can be read (``hooks.tracing``), hides us from modes, and is guarded.
+runs: of containers and tensors only the methods of Python's and torch's own classes are called. The caller
+has asked whether tensors can be read (``hooks.tracing``), hides us from modes, and is guarded.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def inputs_of(tensor_type: type[Any], args: Any, kwargs: Any) -> Inputs:
     budget = [LOOKED_AT_MAX]
     for name, value in _tensors(tensor_type, args, kwargs, budget):
         try:
-            shape = tuple(int(each) for each in value.shape)
-            own_bytes = int(value.numel()) * int(value.element_size())
-            dtype = str(value.dtype).removeprefix("torch.")
-        except Exception:  # noqa: BLE001  a tensor class of the user's, or one without a shape: it is counted
+            shape = tuple(int(each) for each in tensor_type.shape.__get__(value))
+            own_bytes = int(tensor_type.numel(value)) * int(tensor_type.element_size(value))
+            dtype = str(tensor_type.dtype.__get__(value)).removeprefix("torch.")
+        except Exception:  # noqa: BLE001  one without a shape: it is counted
             left_out += 1
             continue
         size_bytes += own_bytes
