@@ -160,10 +160,10 @@ def _deliver_session(
     deadline_s = time.monotonic() + timeout_s
     while not (shipper.is_done and not shipper.keeps_details) and time.monotonic() < deadline_s:
         shipper.step()
-        if shipper.is_done and not shipper.may_send_details:
-            break
         if progress is not None:
             progress(max(total - shipper.pending_records, 0), total)
+        if shipper.is_done and not shipper.may_send_details:
+            break
         if shipper.is_idle and not shipper.ranks_are_gone and shipper.sender and shipper.sender.connected:
             break  # all that is written is stored; the rank's own shipper does the rest
         shipper.wait()

@@ -35,6 +35,7 @@ def _ending(end: Callable[[], None], did: list[str]) -> Any:
         _candidate=SimpleNamespace(discard=does("discard"), is_published=False),
         _deciding=SimpleNamespace(is_over=False, end=end),
         _recording=SimpleNamespace(finish=does("finish")),
+        _model_calls=SimpleNamespace(finish=does("calls")),
         _record_exit=lambda candidate: did.append("exit"),
         stop=does("stop"),
     )
@@ -51,14 +52,14 @@ def test_whatever_is_raised_at_the_end_the_log_is_ended(
 
     with contextlib.suppress(Interrupted):  # what it is called by holds it back: see interrupts
         Agent.finish(_ending(end, did))
-    assert did == ["finish", "stop", "discard"]
+    assert did == ["calls", "finish", "stop", "discard"]
     assert ("no room" in capsys.readouterr().err) == isinstance(error, OSError)
 
 
 def test_an_end_tells_how_before_it_ends_the_log() -> None:
     did: list[str] = []
     Agent.finish(_ending(lambda: did.append("decide"), did))
-    assert did == ["decide", "exit", "finish", "stop", "discard"]
+    assert did == ["calls", "decide", "exit", "finish", "stop", "discard"]
 
 
 def test_whether_it_trains_is_seen_where_no_hook_can_be_installed(

@@ -35,7 +35,7 @@ from rankmem_protos.errors import Code, RankmemError
 from waiting import until
 
 SESSIONS = "/api/v1/sessions"
-LONG = "SELECT count(*) FROM range(1000000000000) WHERE range % 7 = 9"
+LONG = "SELECT count(*) FROM range(1000000000000) WHERE range % 7 = 5"
 
 
 def stored(path: Path) -> Path:

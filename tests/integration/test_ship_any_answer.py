@@ -47,6 +47,7 @@ class Model:
     late: list[IngestReply] = field(default_factory=list)
     generation: int = 1
     connected: bool = True
+    takes_details: bool = False
     aggregator: str = "model"
     database_id: str = "db"
     num_failures: int = 0

@@ -195,7 +195,7 @@ REFUSED: Final[dict[str, tuple[str, ...]]] = {
         "SELECT 1 FROM session" + " JOIN session USING (session_id)" * 200,
         "SELECT 1 FROM " + ", ".join(["peak_by_rank"] * 100),
         "SELECT 1 FROM " + ", ".join(["job_peak('s')"] * 60),
-        "SELECT " + "fmod(" * 30 + "1" + ", 2)" * 30,
+        "SELECT " + "array_pop_back(" * 30 + "[1]" + ")" * 30,
         "SELECT * FROM " + "(SELECT * FROM " * 500 + "session" + ")" * 500,
         "SELECT " + "(" * 5000 + "1" + ")" * 5000,
         "SELECT " + "NOT " * 20000 + "true",

@@ -520,7 +520,9 @@ def test_a_part_of_no_failure_is_an_error(queries: FakeQueries) -> None:
 
 def test_a_job_without_failures_reports_that(queries: FakeQueries) -> None:
     queries.answers["oom"] = pa.Table.from_pylist([FAILURE]).slice(0, 0)
-    assert "no allocation failed" in CliRunner().invoke(app, ["oom"], catch_exceptions=False).stderr
+    assert (
+        "no failed allocation was recorded" in CliRunner().invoke(app, ["oom"], catch_exceptions=False).stderr
+    )
 
 
 def test_the_failures_of_a_job_in_json_are_those_of_the_query(queries: FakeQueries) -> None:

@@ -98,6 +98,19 @@ def test_a_peak_before_the_steady_steps_is_exact(tmp_path: Path) -> None:
     assert (row["bytes"], row["peak_after"], row["certainty"]) == (7 * GIB, 3 * GIB, "exact")
 
 
+def test_nothing_held_is_no_finding(tmp_path: Path) -> None:
+    def empty(connection: duckdb.DuckDBPyConnection) -> None:
+        log = RankLog(ended=20 * SECOND_NS)
+        for step in range(6):
+            log.alloc(f"a{step}", 0, at=(1 + step) * SECOND_NS, device=GPU)
+            log.free(f"a{step}", at=(1 + step) * SECOND_NS + 1)
+            log.step_ends(step, at=(1 + step) * SECOND_NS + 2)
+        store_logs(connection, [log])
+
+    with opened(tmp_path, empty) as queries:
+        assert queries.diagnose().rows.num_rows == 0
+
+
 def test_of_a_recording_that_lacks_events_nothing_is_more_than_suspected(tmp_path: Path) -> None:
     with opened(tmp_path, lambda connection: rising(connection, lacks=True)) as queries:
         answer = queries.diagnose()

@@ -62,7 +62,28 @@ def test_the_processes_of_a_device_and_the_others_add_up_to_what_is_used(tmp_pat
     assert (answer.verdict, answer.certainty) == ("finding", "exact")
     assert (answer.figures["num_ranks"], answer.figures["unknown_parts"]) == (2, [])
     assert answer.sentence.startswith("cuda:0 of 2 ranks: of 50.50 GiB used PyTorch 41.00 GiB, ")
-    assert "other processes 7.00 GiB (13.9%)" in answer.sentence
+    assert "other processes and the driver 7.00 GiB (13.9%)" in answer.sentence
+
+
+def test_a_component_that_was_sampled_long_before_leaves_the_answer_suspected(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        shared_device(connection)
+        connection.execute("UPDATE component_sample SET time_ns = time_ns - ?", [3 * SECOND_NS])
+
+    answer = answered(tmp_path, fill)
+    assert (answer.verdict, answer.certainty) == ("finding", "suspected")
+    assert "the samples are up to 3.0 s apart" in answer.error
+
+
+@pytest.mark.parametrize(
+    ("total_bytes", "verdict"), [(40 * GIB, "finding"), (60 * GIB, "fine"), (None, "finding")]
+)
+def test_what_a_driver_may_hold_for_itself_is_no_finding(
+    tmp_path: Path, total_bytes: int | None, verdict: str
+) -> None:
+    """1 GiB, a third of what is used: less than 2 % of 60 GiB."""
+    answer = answered(tmp_path, one_rank(2 * GIB, 3 * GIB, reserved=2 * GIB, total_bytes=total_bytes))
+    assert (answer.verdict, answer.figures["other_processes_bytes"]) == (verdict, GIB)
 
 
 def test_without_samples_of_communicators_they_are_unknown_and_in_what_is_unexplained(
@@ -86,14 +107,21 @@ def test_ranks_that_name_a_device_alike_may_have_several(tmp_path: Path) -> None
     assert "may be one device or several" in last["basis"]
 
 
-def one_rank(app_bytes: int | None, used_bytes: int | None, *, reserved: int | None = 10) -> Fill:
+def one_rank(
+    app_bytes: int | None,
+    used_bytes: int | None,
+    *,
+    reserved: int | None = 10,
+    total_bytes: int | None = None,
+) -> Fill:
     """A rank whose allocator holds ten bytes before the only sample."""
 
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         log = RankLog(ended=9 * SECOND_NS)
         log.alloc("block", 8, at=10, device=GPU)
         log.events[-1]["reserved_bytes"] = reserved
-        log.sample(app_bytes, at=20, device=GPU, device_used_bytes=used_bytes)
+        on_device = {"device_used_bytes": used_bytes, "device_total_bytes": total_bytes}
+        log.sample(app_bytes, at=20, device=GPU, **on_device)
         store_logs(connection, [log])
         store_rows(connection, "device_info", [whose(log) | {"source": "tap"}])
 

@@ -171,7 +171,7 @@ def test_without_failures_all_is_fine_and_a_number_too_high_is_an_error(tmp_path
         store_logs(connection, [log])
     with connect(path) as queries:
         answer = queries.why_oom()
-        assert (answer.verdict, answer.sentence) == ("fine", "no allocation failed")
+        assert (answer.verdict, answer.sentence) == ("fine", "no failed allocation was recorded")
         with pytest.raises(RankmemError, match="no failure 2") as caught:
             queries.why_oom(failure=2)
     assert caught.value.code is Code.NOT_FOUND

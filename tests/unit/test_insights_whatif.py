@@ -180,6 +180,12 @@ def test_over_how_many_ranks_is_sharded(stored: Store) -> None:
         queries.whatif(ranks=1)
 
 
+def test_without_a_number_it_is_sharded_over_the_ranks_with_the_same_parameters(stored: Store) -> None:
+    log = remedied_steps()
+    log.coordinates = {"dp": 1, "tp": 3}
+    assert after(stored(log, world_size=8))["zero1"] == PEAK - 11
+
+
 def test_siblings_are_found_by_their_numbers() -> None:
     paths = {
         "encoder.layers.0.norm",

@@ -14,7 +14,7 @@ from rankmem_aggregator.query.interrupts import Interrupts
 from rankmem_aggregator.query.local import LocalQueries
 from rankmem_protos.errors import RankmemError
 
-LONG = "SELECT count(*) FROM range(1000000000000) WHERE range % 7 = 9"
+LONG = "SELECT count(*) FROM range(1000000000000) WHERE range % 7 = 5"
 
 
 @pytest.fixture

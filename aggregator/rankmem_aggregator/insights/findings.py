@@ -17,8 +17,7 @@ from rankmem_aggregator.insights.fragmentation import fragmentation_of
 from rankmem_aggregator.insights.imbalance import imbalance_of
 from rankmem_aggregator.insights.leak_text import place as place_text
 from rankmem_aggregator.insights.leaks import groups_of, leaks_of, matters
-from rankmem_aggregator.insights.ledger import FINDING_SHARE, ledger_of
-from rankmem_aggregator.insights.ledger_text import finding as part_found
+from rankmem_aggregator.insights.ledger import ledger_of
 from rankmem_aggregator.insights.oom import oom_of
 from rankmem_aggregator.insights.whatif import FINDING_SHARE as REMEDY_SHARE
 from rankmem_aggregator.insights.whatif import FREE, Request, whatif_of
@@ -81,7 +80,7 @@ def early_peak(question: Question) -> Found:
         )
     steady = max(row["peak_bytes"] for row in steps[WARM_UP_STEPS:])
     whole, began = top["peak_requested_bytes"], steps[WARM_UP_STEPS - 1]["ended_ns"]
-    if whole < steady * EARLY_SHARE or top["peak_time_ns"] > began:
+    if whole <= steady * EARLY_SHARE or top["peak_time_ns"] > began:
         return Found()
     sentence = (
         f"rank {top['rank']}, {top['device']}: the peak of {bytes_text(whole)} comes before the steady "
@@ -204,6 +203,8 @@ def imbalance(question: Question) -> Found:
             totals[row["rank"]] = max(totals.get(row["rank"], 0), row["peak_requested_bytes"])
     highest = max(totals.values())
     after = max(held - beyond.get(rank, 0) for rank, held in totals.items())
+    if not any(beyond.values()):
+        return Found()
     top = answer.rows.to_pylist()[0]["rank"]
     finding = Finding(
         kind="imbalance",
@@ -229,7 +230,7 @@ def beyond_pytorch(question: Question) -> Found:
     if answer.verdict != "finding":
         return _nothing(answer)
     figures = answer.figures
-    is_foreign = part_found(figures, FINDING_SHARE) == "other_processes"
+    is_foreign = figures["finding"] == "other_processes"
     others = figures["other_processes_bytes"] if is_foreign else None
     remedy = "end the other processes on that device" if is_foreign else "rankmem peak --by component"
     finding = Finding(

@@ -27,6 +27,8 @@ OF_PYTORCH: Final = frozenset({"APP"})
 """What a driver samples under this name is what PyTorch's allocator took from it: counted once."""
 FINDING_SHARE: Final = 0.05
 """Of what is used: unexplained or other processes' bytes from here on are a finding."""
+FINDING_DEVICE_SHARE: Final = 0.02
+"""Of the whole device: less is none, since a driver holds some hundreds of MiB for itself."""
 APART_NS_MAX: Final = 2_000_000_000
 """Samples come about once a second; parts further apart leave the answer suspected."""
 
@@ -68,8 +70,14 @@ def ledger_of(ask: Ask, session_id: str, *, rank: int | None = None, device: str
     if all(row["app_reserved_bytes"] is None is row["device_used_bytes"] for row in own):
         reason = text.nothing_outside(own[0]["rank"], own[0]["device"])
         return cannot_tell("ledger", session_id, reason, SCHEMA)
-    rows = [part for row in own for part in _parts(row, _components(ask, session_id, row))]
-    return _answer(session_id, own, rows)
+    rows: list[Row] = []
+    apart_ns = 0
+    for process in own:
+        components = _components(ask, session_id, process)
+        rows += _parts(process, components)
+        sampled = [each["sampled_ns"] for each in (process, *components) if each["sampled_ns"] is not None]
+        apart_ns = max(apart_ns, *(abs(sampled_ns - process["at_ns"]) for sampled_ns in sampled))
+    return _answer(session_id, own, rows, apart_ns)
 
 
 def _place(processes: Sequence[Row], rank: int | None, device: str | None) -> str | None:
@@ -156,20 +164,19 @@ def _row(process: Row, part: str, num_bytes: int | None, source: str, basis: str
     return whose | more
 
 
-def _answer(session_id: str, processes: Sequence[Row], rows: list[Row]) -> Answer:
+def _answer(session_id: str, processes: Sequence[Row], rows: list[Row], apart_ns: int) -> Answer:
     used, others = _others(processes, rows)
     rows += others
     for row in rows:
         row["share"] = row["bytes"] / used if used and row["bytes"] is not None else None
-    apart_ns = max(abs(row["sampled_ns"] - row["at_ns"]) for row in processes)
     figures = _figures(processes, rows, used) | {"samples_apart_ns": apart_ns}
     on_host = processes[0]["device"].partition(":")[0] in HOST_MEMORY
-    finding = text.finding(figures, FINDING_SHARE) if not on_host else None
+    figures["finding"] = None if on_host else _finding(figures)
     is_sure = figures["num_unknown"] == 0 and apart_ns <= APART_NS_MAX
     return Answer(
         question="ledger",
         session_id=session_id,
-        verdict="finding" if finding else "fine",
+        verdict="finding" if figures["finding"] else "fine",
         certainty="exact" if is_sure else "suspected",
         error=text.error(figures, APART_NS_MAX),
         sentence=text.sentence(figures, rows),
@@ -199,6 +206,17 @@ def _others(processes: Sequence[Row], rows: Sequence[Row]) -> tuple[int | None, 
     if rest < 0:
         return used, [_row(device, "other_processes", None, "unknown", text.MOVED)]
     return used, [_row(device, "other_processes", rest, "derived", text.REST_OF_DEVICE)]
+
+
+def _finding(figures: Row) -> str | None:
+    """The part that is a finding; None for none."""
+    of_used = FINDING_SHARE * (figures["used_bytes"] or 0)
+    least = max(of_used, FINDING_DEVICE_SHARE * (figures["device_total_bytes"] or 0))
+    for part in ("other_processes", "unexplained"):
+        size = figures[f"{part}_bytes"]
+        if size is not None and size >= least > 0:
+            return part
+    return None
 
 
 def _figures(processes: Sequence[Row], rows: Sequence[Row], used: int | None) -> dict[str, Any]:

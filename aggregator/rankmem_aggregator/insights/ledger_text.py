@@ -30,7 +30,7 @@ NAMES: Final = {
     "runtime": "runtime",
     "component": "component",
     "unexplained": "unexplained",
-    "other_processes": "other processes",
+    "other_processes": "other processes and the driver",
     "outside_allocators": "outside of the allocators",
 }
 
@@ -91,15 +91,6 @@ def sentence(figures: Row, rows: Sequence[Row]) -> str:
     unknown = [NAMES[part] for part in figures["unknown_parts"]]
     more = f"; unknown: {', '.join(unknown)}" if unknown else ""
     return f"{figures['device']} of {whose}: of {bytes_text(used)} {held} {', '.join(parts)}{more}"
-
-
-def finding(figures: Row, share: float) -> str | None:
-    """The part whose size is a finding; None where there is none."""
-    for part in ("other_processes", "unexplained"):
-        size = figures[f"{part}_bytes"]
-        if size is not None and size >= share * (figures["used_bytes"] or 0) > 0:
-            return part
-    return None
 
 
 def error(figures: Row, apart_ns_max: int) -> str:

@@ -83,7 +83,7 @@ def oom_of(
             session_id=session_id,
             verdict="fine",
             certainty="exact",
-            sentence="no allocation failed",
+            sentence="no failed allocation was recorded",
             rows=SCHEMA.empty_table(),
         )
     if not 1 <= number <= len(failures):
@@ -201,7 +201,7 @@ def _answer(
     kinds += _kinds(ask, session_id, failed, figures, lacks)
     figures |= {"kinds": kinds or ["exhausted"], "kind": (kinds or ["exhausted"])[0]}
     certainty: Certainty = "exact" if is_proven else "predicted"
-    if not figures["is_reproduced"] and not is_proven:
+    if (not figures["is_reproduced"] and not is_proven) or _only_suspects(figures):
         certainty = "suspected"
     return Answer(
         question="oom",
@@ -238,7 +238,7 @@ def _without_replay(
         question="oom",
         session_id=session_id,
         verdict="finding",
-        certainty="exact" if on_host else "predicted",
+        certainty="suspected" if _only_suspects(figures) else "exact" if on_host else "predicted",
         error="" if on_host else "the request is known as the allocator rounded it alone",
         sentence=text.sentence(figures, None),
         rows=SCHEMA.empty_table(),
@@ -257,8 +257,8 @@ def _kinds(ask: Ask, session_id: str, failed: Row, figures: dict[str, Any], lack
     whole = (total if figures["on_host"] else None) or figures["capacity_bytes"]
     if figures["request_bytes"] > SINGLE_SHARE * whole:
         kinds.append("single")
-    grown = _leaked(ask, session_id, failed)
-    figures["leaked_bytes"] = grown
+    grown, is_sure = _leaked(ask, session_id, failed)
+    figures |= {"leaked_bytes": grown, "is_leak_sure": is_sure}
     if grown and grown >= lacks:
         kinds.append("leak")
     before = _steps_before(ask, session_id, failed)
@@ -268,18 +268,24 @@ def _kinds(ask: Ask, session_id: str, failed: Row, figures: dict[str, Any], lack
     return kinds
 
 
-def _leaked(ask: Ask, session_id: str, failed: Row) -> int | None:
-    """What lines of the device have grown by that leak; None where that cannot be told."""
+def _leaked(ask: Ask, session_id: str, failed: Row) -> tuple[int | None, bool]:
+    """By how much the lines of the device that leak have grown, None where not known; whether they do."""
     answer = leaks_of(ask, session_id, rank=failed["rank"])
     if answer.verdict == "cannot tell":
-        return None
+        return None, False
     place = (failed["attempt"], failed["device"])
-    grown: list[int] = [
-        row["grown_bytes"]
+    leaking = [
+        row
         for row in answer.rows.to_pylist()
         if row["verdict"] in ("leaks", "grows") and (row["attempt"], row["device"]) == place
     ]
-    return sum(grown)
+    is_sure = answer.certainty != "suspected" and all(row["verdict"] == "leaks" for row in leaking)
+    return sum(row["grown_bytes"] for row in leaking), is_sure
+
+
+def _only_suspects(figures: dict[str, Any]) -> bool:
+    """Whether the kind is a leak of which ``leaks`` itself is not sure."""
+    return figures["kind"] == "leak" and not figures["is_leak_sure"]
 
 
 def _steps_before(ask: Ask, session_id: str, failed: Row) -> int | None:

@@ -51,7 +51,7 @@ def _cause(figures: Figures, best: Row | None) -> str:
     words = {
         "foreign": f"Other processes hold {bytes_text(figures['others_bytes'])} of the device, {lacks} lack",
         "single": f"This request alone is more than half of what {_giver(figures)}",
-        "leak": f"A leak: lines that leak have grown by {_leaked(figures)}, {lacks} lack (rankmem leaks)",
+        "leak": f"{_leak(figures)} have grown by {_leaked(figures)}, {lacks} lack (rankmem leaks)",
         "spike": f"This step needs more than any before it: at most {_before(figures)}, {lacks} lack now",
         "exhausted": f"Exhausted: {lacks} lack",
     }
@@ -72,6 +72,10 @@ def _giver(figures: Figures) -> str:
 
 def _capacity(figures: Figures) -> str:
     return bytes_text(figures["capacity_bytes"])
+
+
+def _leak(figures: Figures) -> str:
+    return "A leak: lines that leak" if figures.get("is_leak_sure") else "Perhaps a leak: lines that may leak"
 
 
 def _leaked(figures: Figures) -> str:

@@ -101,25 +101,29 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
         row["name"]: row["size_bytes"] or 0
         for row in ask("weights", session=session_id, rank=place.rank).to_pylist()
     }
-    world = _world_size(ask, place)
-    ranks = request.ranks or (world if world > 1 else RANKS)
+    replicas = _replicas(ask, place)
+    ranks = request.ranks or (replicas if replicas > 1 else RANKS)
     is_steady = chosen in steady(sizes)
-    return _answer(session_id, place, step, remedies_of(step, weights, ranks, world), request, is_steady)
+    return _answer(session_id, place, step, remedies_of(step, weights, ranks, replicas), request, is_steady)
 
 
-def _world_size(ask: Ask, place: Place) -> int:
-    """Ranks of the job, as announced."""
+def _replicas(ask: Ask, place: Place) -> int:
+    """Ranks with the same parameters: by the data-parallel coordinate, else all that the job announced."""
+    ranks = ask("ranks", session=place.session_id).to_pylist()
+    known = [row["dp"] for row in ranks if row["attempt"] == place.attempt and row["dp"] is not None]
+    if known:
+        return int(max(known)) + 1
     (row,) = ask("session_row", session=place.session_id).to_pylist()
     return int(row["world_size"] or 1)
 
 
-def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, world: int = 1) -> list[Remedy]:
+def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, replicas: int = 1) -> list[Remedy]:
     """All remedies, what costs least first.
 
     Args:
         weights: bytes of each parameter, by name.
         ranks: over which is sharded.
-        world: ranks of the recording.
+        replicas: ranks of the recording that hold the same parameters.
     """
     state = "optimizer_state"
     return [
@@ -133,7 +137,7 @@ def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, world: int =
         ),
         Remedy(
             name="bucket-view", what="DistributedDataParallel(gradient_as_bucket_view=True)", costs=FREE,
-            edit=edits.in_bucket_views if world > 1 else _nothing, rivals="gradients",
+            edit=edits.in_bucket_views if replicas > 1 else _nothing, rivals="gradients",
         ),
         Remedy(
             name="foreach", what="optimizer with foreach=False", costs="a slower optimizer step",

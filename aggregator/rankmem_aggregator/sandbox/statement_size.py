@@ -25,7 +25,7 @@ JOINED_MAX: Final = 128
 NODES_MAX: Final = 100_000
 """Nodes of the syntax tree, the arguments of a macro counted as often as it may name them."""
 MACRO_FACTOR: Final = 3
-"""So often a macro names an argument at most (``fmod`` names its first twice)."""
+"""So often a macro names an argument at most (``array_pop_back`` names its own twice)."""
 
 
 def check_size(tree: Any, catalog: Catalog) -> None:

@@ -32,7 +32,7 @@ FAILURES_SHOWN: Final = 20
 EVENTS_REPLAYED: Final = 100_000
 """Of a device, in this report: some seconds. ``--why`` takes 2 million."""
 PARTS: Final = ("category", "operator", "line", "rank")
-NOTHING_FAILED: Final = "no allocation failed"
+NOTHING_FAILED: Final = "no failed allocation was recorded"
 
 
 def print_oom(
