@@ -35,7 +35,7 @@ class SqliteRecording:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
             self._connection.text_factory = _text
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
