@@ -32,14 +32,16 @@ env: .venv/.complete ## the virtual environment with rankmem, torch and the tool
 demo: .venv/.installed ## a real training on 2 ranks, recorded, the answers, and how to open the page
 	$(BIN)/rankmem demo --ranks 2 --db demo.duckdb
 
-# How often the random tests are repeated: as in CI, not as in the inner loop (tests/support/repetitions.py).
-test test-long: export RANKMEM_TEST_PROFILE ?= ci
+# How often the random tests are repeated (tests/support/repetitions.py).
+test: export RANKMEM_TEST_PROFILE ?= ci
+test-long: export RANKMEM_TEST_PROFILE ?= long
 
 test: env ## what CI runs: unit, component, integration, fault and end-to-end tests
 	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
-test-long: env ## the tests that the others leave out because they take long, and 60 rounds of kills
-	$(BIN)/python -m pytest -m long $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+test-long: export RANKMEM_CLUSTERS_REQUIRED ?= 1
+test-long: env ## all tests, also those that take long, random ones in full, and 60 rounds of kills
+	$(BIN)/python -m pytest -m "" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 	RANKMEM_FAULT_ROUNDS=12 $(BIN)/python -m pytest tests/faults $(PYTEST_ARGS)
 
 # For the inner loop: no process, server or torch, random tests with 10 examples.

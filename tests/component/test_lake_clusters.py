@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.scattered import ScatteredQueries
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
-from ray_cluster import START_S, ray_cluster, reason_to_skip, wait_for_workers
+from ray_cluster import START_S, NotStartedError, ray_cluster, reason_to_skip, wait_for_workers
 
 AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
 NO_RAY = reason_to_skip()
@@ -34,7 +35,7 @@ NO_SPARK = (
 )
 needs_ray = pytest.mark.skipif(NO_RAY is not None, reason=str(NO_RAY))
 needs_spark = pytest.mark.skipif(NO_SPARK is not None, reason=str(NO_SPARK))
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(400)
 
 
 @contextlib.contextmanager
@@ -61,13 +62,23 @@ def sail() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def ray_address() -> Iterator[str]:
-    """A cluster to which this process is connected; other engines use the connection, too."""
-    with ray_cluster() as (address, token), pytest.MonkeyPatch.context() as patch:
-        for name, value in token.items():
-            patch.setenv(name, value)
-        with contextlib.closing(connected(address)):
+    """A cluster to which this process is connected; other engines use the connection, too.
+
+    A machine on which Ray does not come up is no finding, unless RANKMEM_CLUSTERS_REQUIRED is set.
+    """
+    with contextlib.ExitStack() as opened:
+        try:
+            address, token = opened.enter_context(ray_cluster())
+            patch = opened.enter_context(pytest.MonkeyPatch.context())
+            for name, value in token.items():
+                patch.setenv(name, value)
+            opened.enter_context(contextlib.closing(connected(address)))
             wait_for_workers()
-            yield address
+        except (NotStartedError, RankmemError) as exc:
+            if os.environ.get("RANKMEM_CLUSTERS_REQUIRED"):
+                raise
+            pytest.skip(f"Ray does not start on this machine: {str(exc)[-300:]}")
+        yield address
 
 
 def connected(address: str) -> Engine:

@@ -28,8 +28,13 @@ HEAD: Final = "127.0.0.2"  # Ray turns 127.0.0.1 into the address of an outward 
 WORKERS: Final = ("127.0.0.3", "127.0.0.4")
 GCS_PORT: Final = 6399
 CLIENT_PORT: Final = 10001
-START_S: Final = 180
+START_S: Final = 90
+"""For the cluster, and for connecting to it: some seconds on an idle machine."""
 _NAMESPACES: Final = ("--net", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL")
+
+
+class NotStartedError(Exception):
+    """Ray did not come up on this machine within START_S."""
 
 
 def unshare() -> list[str]:
@@ -53,7 +58,11 @@ def reason_to_skip() -> str | None:
 
 @contextlib.contextmanager
 def ray_cluster() -> Iterator[tuple[str, dict[str, str]]]:
-    """A running cluster: its address for an engine, and the variables with which clients are let in."""
+    """A running cluster: its address for an engine, and the variables with which clients are let in.
+
+    Raises:
+        NotStartedError: with the end of its log.
+    """
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     path = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, **token, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -76,7 +85,8 @@ def ray_cluster() -> Iterator[tuple[str, dict[str, str]]]:
         try:
             assert process.stdout is not None
             said = process.stdout.readline()
-            assert said == b"ready\n", Path(folder, "log").read_text(errors="replace")[-4000:]
+            if said != b"ready\n":
+                raise NotStartedError(Path(folder, "log").read_text(errors="replace")[-4000:])
             yield f"ray://127.0.0.1:{listener.getsockname()[1]}", token
         finally:
             process.communicate(timeout=START_S)  # its standard input ends, and with it all in the namespaces
@@ -93,17 +103,21 @@ def _keep(*arguments: str, folder: str) -> None:
 
 
 def wait_for_workers() -> None:
-    """Returns when both workers are there, as this process sees them, which is connected."""
+    """Returns when both workers are there, as this process sees them, which is connected.
+
+    Raises:
+        NotStartedError: they do not come.
+    """
     import ray
 
     until = time.monotonic() + START_S
     while sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]) < 2:
-        assert time.monotonic() < until, ray.nodes()
+        if time.monotonic() > until:
+            raise NotStartedError(str(ray.nodes()))
         time.sleep(0.5)
 
 
-def _wait_for(port: int) -> None:
-    until = time.monotonic() + START_S
+def _wait_for(port: int, until: float) -> None:
     while time.monotonic() < until:
         with contextlib.suppress(OSError):
             socket.create_connection((HEAD, port), timeout=1).close()
@@ -150,9 +164,10 @@ def main(folder: str, listener_fd: int) -> None:
          f"--ray-client-server-port={CLIENT_PORT}", "--include-dashboard=false"),
         *((f"--address={HEAD}:{GCS_PORT}", f"--node-ip-address={ip}", "--num-cpus=1") for ip in WORKERS),
     ]  # fmt: skip
+    until = time.monotonic() + START_S
     for machine in machines:
         threading.Thread(target=_keep, args=machine, kwargs={"folder": folder}, daemon=True).start()
-        _wait_for(CLIENT_PORT)  # the head's
+        _wait_for(CLIENT_PORT, until)  # the head's
     print("ready", flush=True)
     _pass_on(socket.socket(fileno=listener_fd))
 

@@ -1,7 +1,7 @@
 """How often random tests are repeated, by profile.
 
 RANKMEM_TEST_PROFILE names it. ``dev``, unless another is asked for, tries 10 examples, for the inner loop;
-``ci`` tries 100. ``make test`` and CI run ``ci``.
+``ci`` tries 30, ``long`` 100. ``make test`` and CI run ``ci``, ``make test-long`` runs ``long``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from hypothesis import HealthCheck, settings
 
 PROFILE: Final = os.environ.get("RANKMEM_TEST_PROFILE", "dev")
-_EXAMPLES: Final = {"dev": 10, "ci": 100}
+_EXAMPLES: Final = {"dev": 10, "ci": 30, "long": 100}
 _EXAMPLES_MIN: Final = 5
 
 for _name, _count in _EXAMPLES.items():
@@ -31,5 +31,5 @@ def examples(factor: float) -> settings:
 
 
 def seeds(count: int) -> range:
-    """Seeds for ``parametrize``: ``count`` of them in CI."""
-    return range(max(1, count * _EXAMPLES[PROFILE] // _EXAMPLES["ci"]))
+    """Seeds for ``parametrize``: ``count`` of them in the profile ``long``."""
+    return range(max(1, count * _EXAMPLES[PROFILE] // _EXAMPLES["long"]))

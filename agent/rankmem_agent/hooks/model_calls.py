@@ -68,7 +68,7 @@ class ModelCalls:
         self._path_of = path_of
         self._was_optimizer_made = was_optimizer_made
         self._tensor_type = torch.Tensor
-        self._lazy_type = torch.nn.parameter.UninitializedTensorMixin
+        self._is_lazy = torch.nn.parameter.is_lazy
         self._is_grad_enabled = torch.is_grad_enabled
         self._sizes: dict[int, tuple[weakref.ref[Any], int]] = {}
         """By identity of a module: how many numbers its parameters have."""
@@ -155,7 +155,7 @@ class ModelCalls:
         if self._tracing.hides_tensors():
             return 0
         own = [parameter for _, parameter in parameters(module)]
-        if any(issubclass(type(parameter), self._lazy_type) for parameter in own):
+        if any(self._is_lazy(parameter) for parameter in own):
             return 0  # until its first call has made them
         with unseen_by_modes():
             # As torch's own tensors say it: a class of the user's may refuse, or note that it was asked.

@@ -35,7 +35,9 @@ class SqliteRecording:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+            uri = f"{path.absolute().as_uri()}?mode=ro"
+            # A reader that stops early leaves it to the garbage collector, which runs in any thread.
+            self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
             self._connection.text_factory = _text
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):

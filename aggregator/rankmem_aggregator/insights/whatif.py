@@ -109,7 +109,7 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
 
 def _replicas(ask: Ask, place: Place) -> int:
     """Ranks with the same parameters: by the data-parallel coordinate, else all that the job announced."""
-    ranks = ask("ranks", session=place.session_id).to_pylist()
+    ranks = ask("rank_coordinates", session=place.session_id).to_pylist()
     known = [row["dp"] for row in ranks if row["attempt"] == place.attempt and row["dp"] is not None]
     if known:
         return int(max(known)) + 1
