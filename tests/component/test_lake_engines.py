@@ -29,7 +29,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
-from repetitions import examples
+from repetitions import examples, some_of
 
 AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
 
@@ -45,7 +45,7 @@ def test_every_view_and_macro_answers_as_the_file(file: Queries, scattered: Scat
 
 
 def test_every_named_query_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
-    for name, text, parameters in named_questions(RESTARTED, AT_NS, 1):
+    for name, text, parameters in some_of(named_questions(RESTARTED, AT_NS, 1), 2, lambda one: one[0]):
         if "-- Scatter: none" not in text:
             assert scattered.sql(text, parameters) == file.sql(text, parameters), name
 

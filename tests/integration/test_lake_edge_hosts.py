@@ -34,10 +34,6 @@ from rankmem_ship.edge import Edge
 from spool_synthetic import make_records
 from waiting import until
 
-HOSTS = 200
-VANISHED = 30
-VANISHING = 20
-"""While their rows are being brought."""
 MEMORY_EVENTS = "SELECT count(*) AS n, count(DISTINCT seq) AS seqs FROM memory_event WHERE rank = {}"
 
 
@@ -59,8 +55,13 @@ def small_batches() -> Iterator[None]:
         yield
 
 
-def test_of_200_hosts_some_vanish(tmp_path: Path) -> None:
-    folders = make_hosts(tmp_path, HOSTS)
+@pytest.mark.parametrize(
+    ("hosts", "vanish_before", "vanish_amid"), [(40, 6, 4), pytest.param(200, 30, 20, marks=pytest.mark.long)]
+)
+def test_of_many_hosts_some_vanish_before_and_while_their_rows_are_brought(
+    tmp_path: Path, hosts: int, vanish_before: int, vanish_amid: int
+) -> None:
+    folders = make_hosts(tmp_path, hosts)
     lake, dice = tmp_path / "lake", random.Random(16)
     with ExitStack() as stack:
         stack.enter_context(small_batches())
@@ -68,8 +69,8 @@ def test_of_200_hosts_some_vanish(tmp_path: Path) -> None:
         shippers = [at_aggregator(folder, aggregator.address) for folder in folders]
         with running(shippers):
             until("all summaries are stored", lambda: all(s.is_done for s in shippers), 400.0)
-        order = dice.sample(range(HOSTS), VANISHED + VANISHING)
-        vanished, vanishing = order[:VANISHED], order[VANISHED:]
+        order = dice.sample(range(hosts), vanish_before + vanish_amid)
+        vanished, vanishing = order[:vanish_before], order[vanish_before:]
         for rank in vanished:
             shippers[rank].close("done")
         closing = [shippers[rank] for rank in vanishing]
@@ -90,12 +91,12 @@ def test_of_200_hosts_some_vanish(tmp_path: Path) -> None:
         assert found.gone == found.waiting == 0
         with connect(f"lake:{lake}") as queries:
             expected = queries.ranks(SESSION).to_pylist()[0]["events"]
-            assert queries.peak(SESSION).num_rows == HOSTS
-            counts = {rank: events_of(queries, rank) for rank in range(HOSTS)}
+            assert queries.peak(SESSION).num_rows == hosts
+            counts = {rank: events_of(queries, rank) for rank in range(hosts)}
             with pytest.raises(RankmemError, match="are not here"):
                 queries.job_peak(SESSION)
             (interval,) = queries.job_peak_interval(SESSION).to_pylist()
-            assert interval["num_ranks"] == HOSTS
+            assert interval["num_ranks"] == hosts
         assert {rank for rank, count in counts.items() if count is None} == unreached
         assert {count for count in counts.values() if count is not None} == {expected}
 
@@ -112,7 +113,7 @@ def test_of_200_hosts_some_vanish(tmp_path: Path) -> None:
         for shipper in (*back, *stays):
             shipper.close("done")
     with connect(f"lake:{lake}") as queries:
-        assert {events_of(queries, rank) for rank in range(HOSTS)} == {expected}
+        assert {events_of(queries, rank) for rank in range(hosts)} == {expected}
         peaks = queries.peak(SESSION)["peak_requested_bytes"]
         assert queries.job_peak(SESSION)["job_peak_bytes"][0].as_py() <= pc.sum(peaks).as_py()
 

@@ -1,4 +1,4 @@
-"""How often random tests are repeated, by profile.
+"""How often random tests are repeated, and how much of what is alike is asked, by profile.
 
 RANKMEM_TEST_PROFILE names it. ``dev``, unless another is asked for, tries 10 examples, for the inner loop;
 ``ci`` tries 30, ``long`` 100. ``make test`` and CI run ``ci``, ``make test-long`` runs ``long``.
@@ -7,10 +7,13 @@ RANKMEM_TEST_PROFILE names it. ``dev``, unless another is asked for, tries 10 ex
 from __future__ import annotations
 
 import os
-from typing import Final
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
 
 from hypothesis import HealthCheck, settings
 
+Asked = TypeVar("Asked")
 PROFILE: Final = os.environ.get("RANKMEM_TEST_PROFILE", "dev")
 _EXAMPLES: Final = {"dev": 10, "ci": 30, "long": 100}
 _EXAMPLES_MIN: Final = 5
@@ -33,3 +36,10 @@ def examples(factor: float) -> settings:
 def seeds(count: int) -> range:
     """Seeds for ``parametrize``: ``count`` of them in the profile ``long``."""
     return range(max(1, count * _EXAMPLES[PROFILE] // _EXAMPLES["long"]))
+
+
+def some_of(questions: Iterable[Asked], one_in: int, name: Callable[[Asked], str] = str) -> list[Asked]:
+    """All of them in the profile ``long``; else one in so many, always the same ones."""
+    if PROFILE == "long":
+        return list(questions)
+    return [one for one in questions if zlib.crc32(name(one).encode()) % one_in == 0]
