@@ -37,7 +37,7 @@ test: export RANKMEM_TEST_PROFILE ?= ci
 test-long: export RANKMEM_TEST_PROFILE ?= long
 
 test: env ## what CI runs: unit, component, integration, fault and end-to-end tests
-	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) --durations=40 --durations-min=8 $(PYTEST_ARGS)
 
 test-long: export RANKMEM_CLUSTERS_REQUIRED ?= 1
 test-long: env ## all tests, also those that take long, random ones in full, and 60 rounds of kills
