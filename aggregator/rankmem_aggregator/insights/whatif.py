@@ -279,7 +279,7 @@ def _answer(
         "peak_phase": _phase(step, lives, at),
         "fit_bytes": request.fit_bytes,
         "usable_bytes": usable,
-        "fits_as_it_is": None if usable is None else peak <= usable,
+        "fits_as_it_is": None if usable is None else bool(peak <= usable),
         "smallest_set": None if found is None else [each.name for each in found[0]],
     }
     helps = first["saved_bytes"] >= peak * FINDING_SHARE
