@@ -120,13 +120,6 @@ def test_what_cannot_be_told_is_an_answer_with_the_reason(jobs: Jobs) -> None:
     assert jobs.client("leaks").ask(asked).num_rows == 0
 
 
-def test_a_session_is_not_compared_with_itself(jobs: Jobs) -> None:
-    session = session_of(jobs, "diff")
-    with pytest.raises(RankmemError, match="with itself") as refused:
-        jobs.client("diff").ask(f"s/{session}/insight/diff", base=session)
-    assert refused.value.code is Code.INVALID
-
-
 def test_a_device_of_too_many_events_is_not_replayed(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     from rankmem_aggregator.page.answers import insights
 

@@ -19,9 +19,9 @@ from rankmem_aggregator.page.shared_rows import SharedRows
 ANSWERS_KEPT: Final = 64
 """Leaks are of a row a line, and of a figure a device that leaks: some 1 MB at 10,000 ranks."""
 INSIGHT_S: Final = 60.0
-"""For an answer: a replay takes 3 s for each million events, and an answer of many about fourteen of them."""
-REPLAYED_MAX: Final = 200_000
-"""Events of a device that is replayed: its answer takes 12 s, which an interrupt cannot end."""
+"""For an answer; statements are interrupted then, replays are bounded by their events."""
+REPLAYED_MAX: Final = 100_000
+"""Events of a device that is replayed, under some seven settings, each several times: 20 s of CPU at most."""
 _KEY: Final = b"insight"
 
 _kept = SharedRows(ANSWERS_KEPT)

@@ -18,15 +18,15 @@ from rankmem_aggregator.page.parameters import DEVICE, RANK, choice, integer, in
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import NoParameters, SessionRoute
 from rankmem_protos.bounds import NUMBER_MAX, RANKS_MAX
-from rankmem_protos.errors import Code, RankmemError
 
 GIB: Final = 1 << 30
 SIZES_MAX: Final = 8
 """Batches or lengths at a time: each is a replay."""
 SIZE_CHARS_MAX: Final = 12
+"""Of one: a number, or a multiple such as 1.5x."""
 SIZE_GIB: Final = real(0.001, 1 << 20)
 DIAGNOSED_MAX: Final = 20_000
-"""Events of a device that is replayed for the job's findings, which nobody asked for: 2 s."""
+"""Events of a device that is replayed for the job's findings, twice: 4 s of CPU each."""
 DIAGNOSED_S: Final = 10.0
 """No further insight is asked after so long, so that the page is there for its other questions."""
 
@@ -148,10 +148,6 @@ def whatif(reading: Reading, asked: WhatifAsked) -> pa.Table:
 def diff(reading: Reading, asked: VerdictAsked) -> pa.Table:
     """What ``rankmem diff BASE`` says of the session; columns: ``insights.diff.SCHEMA``."""
     base = reading.other(asked.base)
-    if base.session_id == reading.session.session_id:
-        raise RankmemError(
-            Code.INVALID, "a session is not compared with itself", "choose another one for side A or B"
-        )
 
     def ask() -> Answer:
         return reading.queries.diff(base.session_id, reading.session.session_id)
