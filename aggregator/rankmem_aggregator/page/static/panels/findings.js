@@ -25,7 +25,7 @@ export function findingsPanel(root) {
     title: "What to look at first",
     reads: [],
     asks: () => [[session.of("insight/diagnose"), {}]],
-    press: { button: "diagnose", text: "Asks all insights about this session: at most eight findings, what lowers the peak most first. Some seconds." },
+    press: { button: "diagnose", text: "Asks all insights about this session, for some seconds: at most eight findings, those first that lower the peak most." },
     words: ({ sentence, notes, figures }) => ({
       sentence: figures.num_findings ? units.counted(figures.num_findings, "finding") : sentence,
       lines: notes.filter((note) => !/^\d+\. /.test(note)), // those of the findings are the list
