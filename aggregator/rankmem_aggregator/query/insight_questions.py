@@ -60,7 +60,8 @@ class InsightQuestions(Asking):
 
         Returns:
             An answer whose rows are the lines that grow, the fastest first, then those that stopped; columns:
-            ``insights.leaks.SCHEMA``. It cannot tell below ten steps.
+            ``insights.leaks.SCHEMA``. ``figures["devices"]`` has each device whose lines leak, with the sum
+            of their rates and in how many steps it is full. It cannot tell below ten steps.
         """
         from rankmem_aggregator.insights.leaks import leaks_of
 
