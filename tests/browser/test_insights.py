@@ -51,6 +51,12 @@ def test_findings_are_asked_for_and_lead_to_the_view_that_shows_them(
         assert row["certainty"] in line
         assert row["sentence"] in line
         assert row["remedy"] in line
+    opened.tab.evaluate("() => window.rankmem.panel('findings').follow(0)")  # as of a running session
+    assert asked(opened, "diagnose") == 1, "it is not asked again by itself"
+    assert "the session has gone on" in opened.tab.inner_text("#findings .title")
+    opened.tab.click("#findings button:has-text('diagnose')")
+    opened.settle()
+    assert asked(opened, "diagnose") == 2
     opened.tab.click("#findings ol a:has-text('fragmentation')")
     opened.settle()
     assert (opened.state("view"), opened.state("rank")) == ("segments", "0")
