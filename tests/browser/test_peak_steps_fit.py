@@ -97,8 +97,9 @@ def test_the_leaking_line_is_on_the_screen_first(page: OpenPage) -> None:
     drawn = page.drawn("steps-heat")
     row = drawn["ranks"].index(LEAKING_RANK)
     assert set(drawn["cells"][row * STEPS + 3 : (row + 1) * STEPS]) == {255}
-    grows = page.drawn("steps-growth")["rows"]
-    assert (grows[0]["rank"], grows[0]["slope_bytes"]) == (LEAKING_RANK, LEAK_BYTES)
+    leaks = page.drawn("leaks")["rows"]
+    assert [(row["rank"], row["bytes_per_step"]) for row in leaks] == [(LEAKING_RANK, LEAK_BYTES)]
+    assert "metrics.py:44 aten::clone grows by 96.00 MiB a step" in page.tab.inner_text("#leaks .said")
     kept = page.drawn("steps-kept")
     assert kept["rank"] == LEAKING_RANK
     assert (kept["rows"][0]["group_name"], kept["rows"][0]["function"]) == (
@@ -120,19 +121,17 @@ def test_the_steps_are_those_of_the_attempt_that_is_chosen(
     for attempt, size in ((0, 7), (1, 3)):
         log = RankLog(attempt=attempt, started=attempt * 10_000, ended=attempt * 10_000 + 5000)
         for step in range(12 + attempt):
-            log.alloc(f"x{step}", size, at=log.started + 100 * step)
+            log.alloc(f"x{step}", size, at=log.started + 100 * step, operator="aten::clone")
             log.step_ends(step, at=log.started + 100 * step + 50)
         logs.append(log)
     with empty_database(str(path)) as connection:
         store_logs(connection, logs)
     with served_page(path) as client, opened_page(browser, client) as page:
         page.open(view="steps", rank=0, attempt=0)
-        assert [row["slope_bytes"] for row in page.drawn("steps-growth")["rows"]] == [7]
         assert page.drawn("steps-heat")["bins"] == 12
         assert {row["attempt"] for row in page.drawn("steps-table")["rows"]} == {0}
         assert "attempt 0" in page.tab.inner_text("#steps-table-title")
         page.change(attempt=1)
-        assert [row["slope_bytes"] for row in page.drawn("steps-growth")["rows"]] == [3]
         assert page.drawn("steps-heat")["bins"] == 13
         assert "attempt 1" in page.tab.inner_text("#steps-heat .title")
         page.change(attempt="")
@@ -166,7 +165,7 @@ def test_without_steps_each_view_says_what_to_do(
         page.open(view="steps")
         page.tab.evaluate("window.rankmem.panel('steps-kept').toggleTable()")
         page.change(keep=2)  # the open table has nothing to show, which is no fault
-        for panel in ("steps-heat", "steps-growth", "steps-kept", "steps-table"):
+        for panel in ("leaks", "steps-heat", "steps-kept", "steps-table"):
             assert "rankmem_agent.step()" in page.tab.inner_text(f"#{panel} .message:not([hidden])")
         page.change(view="fit")
         page.until("window.rankmem.drawn('fit')")

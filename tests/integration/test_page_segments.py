@@ -14,7 +14,6 @@ from constructed import SESSION, RankLog, empty_database, store_logs, store_rows
 from page_server import PageClient, served_page
 from rankmem_aggregator import connect
 from rankmem_aggregator.page.answers import fragmentation
-from rankmem_aggregator.page.answers.oom import sufficient
 from rankmem_aggregator.page.answers.segments import BLOCK, HOLE, PENDING
 from rankmem_aggregator.page.reading import facts_of
 from rankmem_cli.main import app
@@ -208,7 +207,6 @@ def test_failures_are_those_of_rankmem_oom(client: PageClient, path: Path) -> No
     expected = failures(path)
     assert len(expected) == 2
     for ours, theirs in zip(answer.to_pylist(), expected, strict=True):
-        assert ours.pop("enough") == sufficient(theirs)
         assert (ours.pop("allocator"), ours.pop("settings")) == (None, None)
         theirs.pop("time_utc")
         theirs["stream"] = str(theirs["stream"])
@@ -250,23 +248,6 @@ def test_the_last_events_before_a_failure_end_with_it(client: PageClient, path: 
     ]
     assert rows[0]["action"] == "oom"
     assert len(client.ask(f"s/{SESSION}/oom_events", limit=3, **place)) == 3
-
-
-@pytest.mark.parametrize(
-    ("failure", "enough"),
-    [
-        ((100, 200, 0, 0), ["limit:200"]),
-        ((100, 20, 300, 150), ["elsewhere:150"]),
-        ((100, 60, 50, 30), ["whole:110", "more:40"]),
-        ((100, 60, 10, 10), ["more:40", "less:30"]),
-        ((100, 60, None, None), ["more:40", "less:40"]),
-        ((100, None, 50, 30), []),
-        ((None, 60, 50, 30), []),
-    ],
-)
-def test_what_would_have_sufficed(failure: tuple[int | None, ...], enough: list[str]) -> None:
-    names = ("size_bytes", "device_free_bytes", "unused_bytes", "largest_free_bytes")
-    assert sufficient(dict(zip(names, failure, strict=True))) == enough
 
 
 @pytest.mark.parametrize("route", ["oom", "oom_held", "oom_ranks", "oom_events", "segments", "fragmentation"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -93,11 +94,19 @@ def test_each_cell_is_the_step_of_the_base_tables(client: PageClient, story: Pat
     assert told["first_steps"] == told["last_steps"] == list(range(STEPS))
 
 
-def test_the_rank_that_keeps_a_tensor_of_every_step_grows_by_it_and_no_other_does(client: PageClient) -> None:
-    for figure in ("peak", "growth"):
-        for row in ask(client, "step_heat", figure=figure):
-            grows = LEAK_BYTES if row["rank"] == LEAKING_RANK else 0
-            assert [row[name] for name in ("slope_bytes", "slope_low", "slope_high")] == [grows] * 3
+def test_what_leaks_is_what_rankmem_leaks_says_line_by_line(client: PageClient, story: Path) -> None:
+    with connect(story) as queries:
+        expected = queries.leaks(SESSION)
+    answer = client.ask(f"s/{SESSION}/insight/leaks")
+    assert answer.to_pylist() == expected.rows.to_pylist()
+    told = facts(client, "insight/leaks")["insight"]
+    assert (told["verdict"], told["sentence"]) == (expected.verdict, expected.sentence)
+    assert told["certainty"] == expected.certainty == "suspected", "24 steps are few"
+    assert told["figures"] == json.loads(json.dumps(dict(expected.figures)))
+    (line,) = answer.to_pylist()
+    assert (line["line"], line["bytes_per_step"]) == ("metrics.py:44", LEAK_BYTES)
+    (device,) = told["figures"]["devices"]
+    assert (device["rank"], device["bytes_per_step"]) == (LEAKING_RANK, LEAK_BYTES)
 
 
 def test_more_steps_than_bins_are_pooled_by_their_highest_and_their_last(client: PageClient) -> None:
@@ -132,7 +141,7 @@ def test_a_bin_shows_what_its_last_step_left_not_the_most(tmp_path: Path) -> Non
         assert [row["values"] for row in ask(client, "step_heat", figure="end", bins=3)] == [[1, 7, 8]]
         (own,) = ask(client, "step_heat", figure="end")
         assert own["values"] == [row["end_bytes"] for row in ask(client, "steps", rank=0)]
-        assert own["slope_bytes"] is None, "six steps are too few"
+        assert facts(client, "insight/leaks")["insight"]["verdict"] == "cannot tell", "six steps are too few"
 
 
 def kept_oracle(rank: int, keep: int, since: int) -> dict[tuple[str, int], tuple[int, int, int, int]]:
@@ -262,25 +271,26 @@ def test_frees_told_later_and_meanings_that_change_count(tmp_path: Path) -> None
         store_rows(connection, "stack_frame", frames())
     with served_page(tmp_path / "later.duckdb") as client:
         (row,) = ask(client, "step_kept", by="category", keep=1)
-        assert (row["group_name"], row["alive_bytes"], row["looked_at"]) == ("activation", 80, 8)
-        assert facts(client, "step_kept", by="category", keep=1)["since"] == 3
+        assert (row["group_name"], row["alive_bytes"], row["looked_at"]) == ("activation", 90, 9)
+        assert facts(client, "step_kept", by="category", keep=1)["since"] == 2
 
 
 def test_the_last_attempt_counts_unless_another_is_asked_for(tmp_path: Path) -> None:
     logs = []
-    for attempt, size in ((0, 7), (1, 3)):
+    for attempt, size in ((0, 7 * MIB), (1, 3 * MIB)):
         log = RankLog(attempt=attempt, started=attempt * 10_000, ended=attempt * 10_000 + 5000)
         for step in range(12):
-            log.alloc(f"x{step}", size, at=log.started + 100 * step)
+            log.alloc(f"x{step}", size, at=log.started + 100 * step, operator="aten::clone")
             log.step_ends(step, at=log.started + 100 * step + 50)
         logs.append(log)
     with empty_database(str(tmp_path / "two.duckdb")) as connection:
         store_logs(connection, logs)
     with served_page(tmp_path / "two.duckdb") as client:
-        assert [row["slope_bytes"] for row in ask(client, "step_heat", figure="end")] == [3]
-        assert [row["slope_bytes"] for row in ask(client, "step_heat", figure="end", attempt=0)] == [7]
-        assert facts(client, "step_kept")["attempt"] == 1
-        for attempt, size in ((0, 7), (1, 3)):
+        assert ask(client, "step_heat", figure="end")[0]["values"][0] == 3 * MIB
+        assert ask(client, "step_heat", figure="end", attempt=0)[0]["values"][0] == 7 * MIB
+        told = facts(client, "step_kept")
+        assert (told["attempt"], told["grows_most"]) == (1, True)
+        for attempt, size in ((0, 7 * MIB), (1, 3 * MIB)):
             steps = ask(client, "steps", attempt=attempt)
             assert {row["attempt"] for row in steps} == {attempt}
             assert [row["end_bytes"] for row in steps] == [size * (step + 1) for step in range(12)]

@@ -62,6 +62,7 @@ def questions(client: PageClient, session: str) -> Iterator[Question]:
         "b": "/all/peak",
         "graph": "g1",
         "stack_id": 1,
+        "base": session,
     }
     failures = client.ask(f"s/{session}/oom").to_pylist()
     for route in ROUTES:

@@ -168,11 +168,15 @@ def test_the_forecast_is_room_over_rate(ask: Ask) -> None:
     assert left == pytest.approx((usable - peak) / (2 * MIB), abs=2)
     assert answer.figures["steps_left_low"] == answer.figures["steps_left_high"] == left
     assert any(f"is out of memory about {left:,} steps" in note for note in answer.notes)
+    (whose,) = answer.figures["devices"]
+    assert (whose["device"], whose["verdict"], whose["bytes_per_step"]) == ("cuda:0", "leaks", 2 * MIB)
+    assert (whose["steps_left"], whose["usable_bytes"]) == (left, usable)
 
 
 def test_without_the_devices_size_there_is_no_forecast(ask: Ask) -> None:
     answer = ask([training(RankLog(), 70, each=kept(2 * MIB))], {})
     assert not any("steps_left" in name for name in answer.figures)
+    assert [each["steps_left"] for each in answer.figures["devices"]] == [None]
 
 
 def test_a_few_bytes_a_step_are_no_finding(ask: Ask) -> None:

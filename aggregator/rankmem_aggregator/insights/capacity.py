@@ -15,6 +15,7 @@ from rankmem_aggregator.insights.lives import Array, Op, Trace
 from rankmem_aggregator.insights.replays import needed_bytes, run
 from rankmem_aggregator.insights.settings import Settings
 from rankmem_aggregator.insights.windows import NEVER, Window, has_backward
+from rankmem_protos.devices import HOST_MEMORY
 
 SPARE_SHARE: Final = 0.01
 SPARE_BYTES: Final = 256 << 20
@@ -34,6 +35,11 @@ def usable_bytes(total_bytes: int, beyond_bytes: int | None) -> int:
     """
     spare = round(max(total_bytes * SPARE_SHARE, SPARE_BYTES))
     return max(total_bytes - spare - (beyond_bytes or 0), 0)
+
+
+def usable_on(device_type: str, total_bytes: int, beyond_bytes: int | None) -> int:
+    """What of so much memory there is for a rank: on the host, which has no allocator's pool, all of it."""
+    return total_bytes if device_type in HOST_MEMORY else usable_bytes(total_bytes, beyond_bytes)
 
 
 def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bool = False) -> Trace:

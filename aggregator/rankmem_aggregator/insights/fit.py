@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.insights import fit_text as text
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
-from rankmem_aggregator.insights.capacity import usable_bytes
+from rankmem_aggregator.insights.capacity import usable_bytes, usable_on
 from rankmem_aggregator.insights.fit_model import Device, Fitted, Sized, largest_figures
 from rankmem_aggregator.insights.fit_sizes import Wanted, read_sizes, wanted_of
 from rankmem_aggregator.insights.laws import Law
@@ -101,9 +101,7 @@ def _device(ask: Ask, place: Place, request: Request) -> Device:
     if place.device_type in HOST_MEMORY:
         settings = Settings() if request.as_device else None
         total = request.in_bytes
-        usable = None
-        if total is not None:
-            usable = usable_bytes(total, None) if request.as_device else total
+        usable = None if total is None else usable_on(request.as_device or place.device_type, total, None)
         return Device(
             settings=settings, total_bytes=total, usable_bytes=usable, workspaces=settings is not None
         )

@@ -7,7 +7,7 @@ a rank's total a leak drowns where batches vary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,9 @@ NEGLIGIBLE_BYTES: Final = 1 << 20
 """What grows less than this in :data:`AHEAD_STEPS` steps is no finding."""
 GRAPH_GROUPS_LEAST: Final = 3
 """So many lines or operators of forward that grow in the same steps are a graph that is kept."""
+
+RATES: Final = ("bytes_per_step", "low_bytes_per_step", "high_bytes_per_step")
+STEPS_LEFT: Final = ("steps_left", "steps_left_low", "steps_left_high")
 
 Track = tuple[int, int, str]
 """Attempt, rank, device."""
@@ -111,7 +114,7 @@ def leaks_of(ask: Ask, session_id: str, *, rank: int | None = None) -> Answer:
     groups = [group for group in groups_of(changes, judged) if group.trend.growth != "none"]
     rows = _folded(groups, judged)
     seen = Seen(steps=steps, rows=tracks, judged=judged)
-    return _answer(session_id, rows, seen, _forecast([g for g in groups if matters(g)], tracks))
+    return _answer(session_id, rows, seen, _devices([g for g in groups if matters(g)], tracks))
 
 
 def groups_of(changes: pa.Table, judged: dict[tuple[int, int], list[int]]) -> Iterator[Group]:
@@ -221,42 +224,65 @@ def _folded(groups: list[Group], judged: dict[tuple[int, int], list[int]]) -> pa
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
-def _forecast(groups: list[Group], tracks: list[dict[str, Any]]) -> dict[str, Any]:
-    """When the first device will be full, in steps from the last one; empty where no device's size is known.
+def steps_until_full(
+    usable_bytes: int, peak_bytes: int | None, rates: Sequence[float]
+) -> tuple[int, int, int | None]:
+    """In how many steps from the last one a device is full, with the least and the most; None: perhaps never.
 
-    The highest requested bytes of late steps rise by what leaks. What the process holds beyond the allocator
-    stays as it is; fragmentation is not in it.
+    The highest requested bytes of late steps rise by what leaks; fragmentation is not in it.
+
+    Args:
+        peak_bytes: the highest of late steps.
+        rates: bytes a step, with the ends of their interval.
+    """
+    room, (rate, low, high) = max(usable_bytes - (peak_bytes or 0), 0), rates
+    return int(room / rate), int(room / high), int(room / low) if low > 0 else None
+
+
+def _devices(groups: list[Group], tracks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The devices whose lines leak, those first that will be full first, then the fastest.
+
+    What a process holds beyond the allocator stays as it is. Nothing is forecast of host memory, which
+    processes share, and of an attempt that is over.
     """
     rates: dict[Track, NDArray[np.float64]] = {}
+    verdicts: dict[Track, str] = {}
     for group in groups:
         own = np.array((group.trend.rate, group.trend.low, group.trend.high))
         rates[group.track] = rates.get(group.track, 0.0) + own
+        verdicts[group.track] = _verdict(group)
     latest = {row["rank"]: row["attempt"] for row in sorted(tracks, key=lambda row: row["attempt"])}
-    best: dict[str, Any] = {}
+    found = []
     for row in tracks:
         track = (row["attempt"], row["rank"], row["device"])
-        if row["attempt"] != latest[row["rank"]]:
-            continue  # it is over, and another has begun
-        if track not in rates or row["device"] in HOST_MEMORY or not row["device_total_bytes"]:
+        if track not in rates:
             continue
+        own = rates[track].tolist()
+        device = {name: row[name] for name in ("attempt", "rank", "device", "peak_bytes")}
+        device |= {"verdict": verdicts[track], **dict(zip(RATES, own, strict=True))}
+        device |= dict.fromkeys(("usable_bytes", *STEPS_LEFT))
         total = row["device_total_bytes"]
-        usable = usable_bytes(total, row["app_bytes"])
-        room = max(usable - (row["peak_bytes"] or 0), 0)
-        rate, low, high = rates[track]
-        left = int(room / rate)
-        if not best or left < best["steps_left"]:
-            best = {
-                "steps_left": left,
-                "steps_left_low": int(room / high),
-                "steps_left_high": int(room / low) if low > 0 else None,
-                "usable_bytes": usable,
-                "full_rank": row["rank"],
-                "full_device": row["device"],
-            }
-    return best
+        if row["attempt"] == latest[row["rank"]] and row["device"] not in HOST_MEMORY and total:
+            usable = usable_bytes(total, row["app_bytes"])
+            left = steps_until_full(usable, row["peak_bytes"], own)
+            device |= {"usable_bytes": usable, **dict(zip(STEPS_LEFT, left, strict=True))}
+        found.append(device)
+    found.sort(
+        key=lambda each: (each["steps_left"] is None, each["steps_left"] or 0, -each["bytes_per_step"])
+    )
+    return found
 
 
-def _answer(session_id: str, rows: pa.Table, seen: Seen, forecast: dict[str, Any]) -> Answer:
+def _forecast(devices: list[dict[str, Any]]) -> dict[str, Any]:
+    """When the first device will be full; empty where no device's size is known."""
+    if not devices or devices[0]["steps_left"] is None:
+        return {}
+    first = devices[0]
+    figures = {name: first[name] for name in (*STEPS_LEFT, "usable_bytes")}
+    return {**figures, "full_rank": first["rank"], "full_device": first["device"]}
+
+
+def _answer(session_id: str, rows: pa.Table, seen: Seen, devices: list[dict[str, Any]]) -> Answer:
     judged = seen.judged
     leaking = [row for row in rows.to_pylist() if row["verdict"] in ("leaks", "grows")]
     is_long = all(len(steps) >= CERTAIN_STEPS for steps in judged.values())
@@ -267,7 +293,8 @@ def _answer(session_id: str, rows: pa.Table, seen: Seen, forecast: dict[str, Any
         "num_leaks": len(leaking),
         "num_ranks": len({rank for _, rank in judged}),
         "least_steps_looked_at": looked_at,
-        **forecast,
+        **_forecast(devices),
+        "devices": devices,
     }
     return Answer(
         question="leaks",

@@ -17,14 +17,13 @@ import pyarrow as pa
 from rankmem_aggregator.insights import edits
 from rankmem_aggregator.insights import whatif_text as text
 from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
-from rankmem_aggregator.insights.capacity import usable_bytes
+from rankmem_aggregator.insights.capacity import usable_on
 from rankmem_aggregator.insights.checkpoints import checkpointed
 from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.fit_sizes import steady
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.sharding import sharded
 from rankmem_aggregator.insights.windows import NEVER, Place, place_of, read_window, step_sizes
-from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNKS: Final = 8
@@ -255,8 +254,7 @@ def _answer(
     peak, at = lives.peak()
     usable = None
     if request.fit_bytes is not None:
-        on_host = place.device_type in HOST_MEMORY
-        usable = request.fit_bytes if on_host else usable_bytes(request.fit_bytes, None)
+        usable = usable_on(place.device_type, request.fit_bytes, None)
     alone = [(each, _row(step, (each,), each.edit(step, lives), peak, usable)) for each in remedies]
     rows = sorted((row for _, row in alone), key=lambda row: -row["saved_bytes"])
     found = None
@@ -281,7 +279,7 @@ def _answer(
         "peak_phase": _phase(step, lives, at),
         "fit_bytes": request.fit_bytes,
         "usable_bytes": usable,
-        "fits_as_it_is": None if usable is None else peak <= usable,
+        "fits_as_it_is": None if usable is None else bool(peak <= usable),
         "smallest_set": None if found is None else [each.name for each in found[0]],
     }
     helps = first["saved_bytes"] >= peak * FINDING_SHARE

@@ -1,24 +1,19 @@
 """Does a rank fit into a device of some size, and when is it full? Pure functions.
 
-Definitions, which later answers about fitting share: usable is the size less what the process holds beyond
-the allocator and less a margin, 1 % or 256 MiB, whichever is more. At requested: the bytes that the job asked
-for, the least that it needs. At reserved: what the allocator held, which surely suffices; between the two it
-depends on what the allocator gives back before it fails. Time to full: room above the line of the steps'
-peaks, by their growth a step.
+What is usable, ``insights.capacity`` says, and what grows ``rankmem leaks``. At requested: the bytes that the
+job asked for, the least that it needs. At reserved: what the allocator held, which surely suffices; between
+the two it depends on what the allocator gives back before it fails.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
+from rankmem_aggregator.insights.capacity import usable_on
+from rankmem_aggregator.insights.leaks import RATES, steps_until_full
 
-from rankmem_aggregator.page.growth import STEPS_LEAST, Growth, growth_of
-
-MARGIN_SHARE: Final = 0.01
-MARGIN_LEAST_BYTES: Final = 256 << 20
 STEPS_MAX: Final = 1 << 52
 """More steps than that are none that anyone will see."""
 
@@ -27,14 +22,15 @@ STEPS_MAX: Final = 1 << 52
 class Held:
     """What is known of a device of a rank."""
 
+    device_type: str
     peak_bytes: int
     reserved_peak_bytes: int | None
     beyond_bytes: int | None
     size_bytes: int | None
     """Of the device, or the one to try."""
     step_ns: int | None
-    growth: Growth | None
-    """Of the steps' peaks."""
+    leaking: Mapping[str, Any] | None
+    """What leaks on it: one of the devices in the figures of ``insights.leaks``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,66 +44,39 @@ class Fit:
     verdict: str
     """fits; tight: at requested alone; short: not even then; unknown."""
     steps_left: int | None
-    """Full steps until it fails; NULL where it does not surely grow, or its room is not known."""
+    """Steps until it is full; NULL where nothing leaks, or its room is not known."""
     steps_left_low: int | None
     steps_left_high: int | None
-    """With the ends of the slope's interval."""
+    """With the ends of the rate's interval; NULL beside a known one: perhaps never."""
     steps_left_reserved: int | None
     """At reserved: with what the allocator held beyond the requested bytes."""
     time_left_ns: int | None
-    time_left_low_ns: int | None
-    time_left_high_ns: int | None
-
-
-def usable_of(size_bytes: int | None, beyond_bytes: int | None) -> int | None:
-    """What the allocator can have of a device."""
-    if size_bytes is None:
-        return None
-    return size_bytes - (beyond_bytes or 0) - margin_of(size_bytes)
-
-
-def margin_of(size_bytes: int) -> int:
-    """What is left free, so that small things beside the job do not end it."""
-    return max(math.ceil(size_bytes * MARGIN_SHARE), MARGIN_LEAST_BYTES)
 
 
 def fit_of(held: Held) -> Fit:
     """The answer for one device of a rank."""
-    usable = usable_of(held.size_bytes, held.beyond_bytes)
+    size = held.size_bytes
+    usable = None if size is None else usable_on(held.device_type, size, held.beyond_bytes)
     left = None if usable is None else usable - held.peak_bytes
     left_reserved = (
         None
         if usable is None or held.reserved_peak_bytes is None
         else usable - max(held.reserved_peak_bytes, held.peak_bytes)
     )
-    steps: list[int | None] = [None, None, None, None]
-    growth = held.growth
-    if usable is not None and growth is not None and growth.is_sure:
-        room = usable - growth.level
-        steps = [_steps(room, slope) for slope in (growth.slope, growth.high, growth.low)]
-        spare = None if left_reserved is None or left is None else left - left_reserved
-        steps.append(None if spare is None else _steps(room - spare, growth.slope))
-    times = [None if count is None or held.step_ns is None else count * held.step_ns for count in steps[:3]]
+    spare = None if left is None or left_reserved is None else left - left_reserved
+    steps = _steps(usable, held.leaking)
+    full = None if usable is None or spare is None else _steps(usable - spare, held.leaking)
     return Fit(
         usable_bytes=usable,
         left_bytes=left,
         left_reserved_bytes=left_reserved,
         verdict=_verdict(left, left_reserved),
-        steps_left=steps[0],
-        steps_left_low=steps[1],
-        steps_left_high=steps[2],
-        steps_left_reserved=steps[3],
-        time_left_ns=times[0],
-        time_left_low_ns=times[1],
-        time_left_high_ns=times[2],
+        steps_left=steps and steps[0],
+        steps_left_low=steps and steps[1],
+        steps_left_high=steps and steps[2],
+        steps_left_reserved=full and full[0],
+        time_left_ns=None if steps is None or held.step_ns is None else steps[0] * held.step_ns,
     )
-
-
-def growth_of_peaks(steps: list[int] | None, peaks: list[int] | None) -> Growth | None:
-    """The growth of the peaks of steps; None where there are too few."""
-    if steps is None or peaks is None or len(steps) < STEPS_LEAST:
-        return None
-    return growth_of(np.array(steps, np.int64), np.array(peaks, np.int64))
 
 
 def _verdict(left: int | None, left_reserved: int | None) -> str:
@@ -118,5 +87,8 @@ def _verdict(left: int | None, left_reserved: int | None) -> str:
     return "tight" if left_reserved is not None and left_reserved < 0 else "fits"
 
 
-def _steps(room: float, slope: float) -> int:
-    return 0 if room < 0 else min(int(room // slope), STEPS_MAX)
+def _steps(usable: int | None, leaking: Mapping[str, Any] | None) -> tuple[int, int, int | None] | None:
+    if usable is None or leaking is None:
+        return None
+    left, low, high = steps_until_full(usable, leaking["peak_bytes"], [leaking[name] for name in RATES])
+    return min(left, STEPS_MAX), min(low, STEPS_MAX), None if high is None else min(high, STEPS_MAX)

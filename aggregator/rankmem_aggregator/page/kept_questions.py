@@ -20,8 +20,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 RANKS_MAX: Final = 16
 """Ranks whose curves and blocks are kept: some 200 KiB each."""
-NEVER: Final = frozenset({"/job", "/jump"})
-"""Kept by itself; and what is asked on a key press alone."""
+NEVER: Final = frozenset({"/job", "/jump", "/insight/fragmentation", "/insight/fit", "/insight/diff"})
+"""Kept by itself; and what is asked on a key press alone, or about what the file has no other session of."""
 RANK: Final = ("rank", "attempt", "device")
 RANGE: Final = ("from", "to")
 INSTANT: Final = (*RANK, "seq")
@@ -61,7 +61,8 @@ PLANS: Final[Mapping[str, Plan]] = {
             *({"by": by, "of": "job"} for by in ("category", "line", "module", "operator")),
         ),
     ),
-    "/step_heat": Plan(names=(), changes=({"figure": "growth"}, {"figure": "end"})),
+    "/step_heat": Plan(names=(), changes=({"figure": "growth"},)),
+    "/insight/whatif": Plan(names=RANK),
     "/step_kept": Plan(names=(), changes=({"by": "line", "keep": 4},)),
     "/steps": Plan(names=(), changes=({"limit": 500},)),
     "/modules": Plan(names=()),

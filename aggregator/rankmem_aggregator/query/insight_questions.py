@@ -60,7 +60,8 @@ class InsightQuestions(Asking):
 
         Returns:
             An answer whose rows are the lines that grow, the fastest first, then those that stopped; columns:
-            ``insights.leaks.SCHEMA``. It cannot tell below ten steps.
+            ``insights.leaks.SCHEMA``. ``figures["devices"]`` has each device whose lines leak, with the sum
+            of their rates and in how many steps it is full. It cannot tell below ten steps.
         """
         from rankmem_aggregator.insights.leaks import leaks_of
 
@@ -130,6 +131,7 @@ class InsightQuestions(Asking):
         rank: int | None = None,
         attempt: int | None = None,
         device: str | None = None,
+        events_max: int | None = None,
     ) -> Answer:
         """What a device loses to fragmentation, and what settings of the allocator would give back.
 
@@ -138,15 +140,20 @@ class InsightQuestions(Asking):
             rank: global rank; None: the one that got highest.
             attempt: which start of the workers; None: the one with its highest peak.
             device: type and index; None: the one on which it got highest.
+            events_max: a device with more is not replayed; None: 2 million.
 
         Returns:
             An answer whose rows are settings, the least needed first; columns:
             ``insights.fragmentation.SCHEMA``. It cannot tell where the replay is not the recording.
         """
         from rankmem_aggregator.insights.fragmentation import fragmentation_of
+        from rankmem_aggregator.insights.reading import EVENTS_MAX
 
         full_id = self.session_id(session)
-        answer = fragmentation_of(self._ask, full_id, rank=rank, attempt=attempt, device=device)
+        most = EVENTS_MAX if events_max is None else events_max
+        answer = fragmentation_of(
+            self._ask, full_id, rank=rank, attempt=attempt, device=device, events_max=most
+        )
         return self._over(answer, full_id, rank, attempt=attempt, device=device)
 
     def ledger(

@@ -10,22 +10,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from rankmem_aggregator.insights.capacity import SPARE_BYTES, SPARE_SHARE
+from rankmem_aggregator.insights.leaks import RATES
 from rankmem_aggregator.page.answers.peak import DEVICE_TYPE, chosen_type
-from rankmem_aggregator.page.fitting import (
-    MARGIN_LEAST_BYTES,
-    MARGIN_SHARE,
-    Fit,
-    Held,
-    fit_of,
-    growth_of_peaks,
-)
-from rankmem_aggregator.page.growth import METHOD, STEPS_LEAST, WARM_UP_LEAST, Growth
+from rankmem_aggregator.page.fitting import Fit, Held, fit_of
+from rankmem_aggregator.page.insight import INSIGHT_S, leaks_of, said
 from rankmem_aggregator.page.parameters import parameter, real
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_protos.devices import HOST_MEMORY
 
 GIB: Final = 1 << 30
-BINS: Final = 240
+PLACE: Final = ("attempt", "rank", "device")
 SIZE_GIB: Final = real(0.001, 1 << 20)
 KNOWN: Final = pa.schema(
     [
@@ -45,11 +41,8 @@ KNOWN: Final = pa.schema(
 MADE: Final = pa.schema(
     [
         ("size_bytes", pa.int64()),
-        ("slope_bytes", pa.float64()),
-        ("slope_low", pa.float64()),
-        ("slope_high", pa.float64()),
-        ("level_bytes", pa.float64()),
-        ("num_steps", pa.int32()),
+        ("growth", pa.string()),
+        *((name, pa.float64()) for name in RATES),
         *((name, pa.string() if name == "verdict" else pa.int64()) for name in Fit.__slots__),
     ]
 )
@@ -68,32 +61,40 @@ class FitAsked:
 def fit(reading: Reading, asked: FitAsked) -> pa.Table:
     """A row for each device of a rank of the last attempt, in order of the ranks.
 
-    Columns: those of ``sql/page/fit.sql`` without its lists; size_bytes, the device or what is tried;
-    slope_bytes with slope_low and slope_high (bytes a step, of the steps' peaks; NULL: too few steps),
-    level_bytes, num_steps; and those of :class:`~rankmem_aggregator.page.fitting.Fit`.
-    Facts: device_types, device_type, size_gib, not_known (sentences), method, margin_share,
-    margin_least_bytes.
+    Columns: those of ``sql/page/fit.sql``; size_bytes, the device or what is tried; growth (leaks, or grows:
+    what may still be a cache; NULL: nothing leaks there), with bytes_per_step, low_bytes_per_step and
+    high_bytes_per_step of all lines that leak; and those of :class:`~rankmem_aggregator.page.fitting.Fit`.
+    Facts: device_types, device_type, size_gib, not_known (sentences), growth_is_known, margin_share,
+    margin_least_bytes (None on the host, where all of a size is usable).
     """
     types = reading.ask("fit_devices")["device_type"].to_pylist()
     device_type = chosen_type(types, asked.device_type)
-    rows = reading.show("fit", device_type=device_type, num_bins=BINS).to_pylist()
-    made = [_made(row, asked.size_gib, device_type) for row in rows]
+    rows = reading.show("fit", device_type=device_type).to_pylist()
+    leaks = said(leaks_of(reading))
+    leaking = {tuple(each[name] for name in PLACE): each for each in leaks["figures"].get("devices", ())}
+    made = [_made(row, leaking.get(tuple(row[name] for name in PLACE)), asked.size_gib) for row in rows]
     columns = {
         **{field.name: pa.array([row[field.name] for row in rows], field.type) for field in KNOWN},
         **{field.name: pa.array([row[field.name] for row in made], field.type) for field in MADE},
     }
+    is_known = leaks["verdict"] != "cannot tell"
+    on_host = device_type in HOST_MEMORY
     return reading.answer(
         pa.table(columns),
         exact=True,
-        source="memory_bucket, step_bucket, process_sample",
+        source="memory_bucket, process_sample, rankmem leaks",
         device_types=types,
         device_type=device_type,
         size_gib=asked.size_gib,
-        not_known=not_known(rows, made, device_type),
-        method=METHOD,
-        margin_share=MARGIN_SHARE,
-        margin_least_bytes=MARGIN_LEAST_BYTES,
+        not_known=not_known(rows, made, device_type) + ([] if is_known else [_no_growth(leaks["sentence"])]),
+        growth_is_known=is_known,
+        margin_share=None if on_host else SPARE_SHARE,
+        margin_least_bytes=None if on_host else SPARE_BYTES,
     )
+
+
+def _no_growth(reason: str) -> str:
+    return f"Whether it grows is not known: {reason}."
 
 
 def not_known(rows: list[dict[str, Any]], made: list[dict[str, Any]], device_type: str | None) -> list[str]:
@@ -115,44 +116,30 @@ def not_known(rows: list[dict[str, Any]], made: list[dict[str, Any]], device_typ
                 f"What the process holds beyond the allocator was not sampled for {_of(count, of_all)}: it "
                 "counts as nothing."
             )
-    without = sum(not row["steps"] for row in rows)
-    if without:
-        told.append(
-            f"No steps of {_of(without, of_all)}: no optimizer stepped and rankmem_agent.step() was not "
-            "called, so growth is not known."
-        )
-    few = sum(
-        bool(row["steps"]) and each["slope_bytes"] is None for row, each in zip(rows, made, strict=True)
-    )
-    if few:
-        told.append(
-            f"Too few steps of {_of(few, of_all)} for a slope: {STEPS_LEAST + WARM_UP_LEAST} are needed."
-        )
     return told
 
 
-def _made(row: dict[str, Any], size_gib: float | None, device_type: str | None) -> dict[str, Any]:
-    growth: Growth | None = growth_of_peaks(row["steps"], row["step_peaks"])
+def _made(row: dict[str, Any], leaking: dict[str, Any] | None, size_gib: float | None) -> dict[str, Any]:
+    device_type = row["device"].partition(":")[0]
     size: int | None = None
     if size_gib is not None:
         size = round(size_gib * GIB)
     elif device_type != "cpu":
         size = row["device_total_bytes"]
     held = Held(
+        device_type=device_type,
         peak_bytes=row["peak_bytes"],
         reserved_peak_bytes=row["reserved_peak_bytes"],
         beyond_bytes=row["beyond_bytes"],
         size_bytes=size,
         step_ns=row["step_ns"],
-        growth=growth,
+        leaking=leaking,
     )
+    grown = {name: leaking and leaking[name] for name in RATES}
     return {
         "size_bytes": size,
-        "slope_bytes": growth and growth.slope,
-        "slope_low": growth and growth.low,
-        "slope_high": growth and growth.high,
-        "level_bytes": growth and growth.level,
-        "num_steps": growth and growth.num_steps,
+        "growth": leaking and leaking["verdict"],
+        **grown,
         **asdict(fit_of(held)),
     }
 
@@ -163,4 +150,4 @@ def _of(count: int, of_all: int) -> str:
     return f"{count:,} of {of_all:,} ranks"
 
 
-ROUTES: Final = (SessionRoute(path="/fit", parameters=FitAsked, answer=fit),)
+ROUTES: Final = (SessionRoute(path="/fit", parameters=FitAsked, answer=fit, limit_s=INSIGHT_S),)

@@ -50,7 +50,7 @@ def oom(reading: Reading, asked: NoParameters) -> pa.Table:
     """The failures, the earliest first.
 
     Columns: those of ``Queries.oom`` but time_utc; stream and stack_id are texts; and allocator, settings (of
-    the device), enough (a list: see :func:`sufficient`).
+    the device).
     """
     rows = reading.show("failures", **reading.ask("failed_ranks").to_pylist()[0])
     devices = {
@@ -65,9 +65,6 @@ def oom(reading: Reading, asked: NoParameters) -> pa.Table:
         rows = rows.set_column(place, name, rows[name].cast(pa.string()))
     rows = rows.append_column("allocator", pa.array([row.get("allocator") for row in found], pa.string()))
     rows = rows.append_column("settings", pa.array([row.get("settings") for row in found], pa.string()))
-    rows = rows.append_column(
-        "enough", pa.array([sufficient(row) for row in failures], pa.list_(pa.string()))
-    )
     return reading.answer(rows.replace_schema_metadata(None), exact=True, source="oom_overview")
 
 
@@ -117,34 +114,6 @@ def oom_events(reading: Reading, asked: LastEventsAsked) -> pa.Table:
         at_most=asked.limit,
     )
     return reading.answer(reading.relative(rows, "time_ns"), exact=True, source="memory_event")
-
-
-def sufficient(failure: dict[str, Any]) -> list[str]:
-    """What would have let an allocation succeed, each as ``code:bytes``; empty if too little is known.
-
-    Codes: ``limit``: the device had enough, a limit on the process stopped it (bytes free); ``elsewhere``: a
-    piece as large lay in reserved memory, but of another stream or pool (its bytes); ``whole``: the unused
-    bytes and the free ones, in one piece (their sum); ``more``: so many bytes more on the device, all else
-    equal; ``less``: so many bytes freed beforehand, in one piece with what was unused.
-    """
-    asked, free = failure["size_bytes"], failure["device_free_bytes"]
-    unused, largest = failure["unused_bytes"], failure["largest_free_bytes"]
-    found: list[str] = []
-    if asked is None:
-        return found
-    if free is not None and free >= asked:
-        found.append(f"limit:{free}")
-    if largest is not None and largest >= asked:
-        found.append(f"elsewhere:{largest}")
-    if free is None or found:
-        return found
-    there = free + (unused or 0)
-    if unused and there >= asked:
-        found.append(f"whole:{there}")
-    found.append(f"more:{asked - free}")
-    if there < asked:
-        found.append(f"less:{asked - there}")
-    return found
 
 
 ROUTES: Final = (

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rankmem_aggregator.insights.trend import warm_up
 from rankmem_aggregator.page.answers.peak import DEVICE_TYPE, chosen_type
 from rankmem_aggregator.page.as_sql import as_sql
-from rankmem_aggregator.page.growth import METHOD, Growth, growth_of, warm_up_end
+from rankmem_aggregator.page.insight import INSIGHT_S, leaks_of, said
 from rankmem_aggregator.page.parameters import RANK, choice, integer, parameter
+from rankmem_aggregator.page.pool import QUESTION_S
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.sql import query_text
@@ -40,7 +42,7 @@ TIMES: Final = ("started_ns", "ended_ns", "peak_time_ns")
 class StepsAsked:
     """Parameters of ``/steps``."""
 
-    rank: int | None = parameter(RANK, "global rank; none: the one that grows most", default=None)
+    rank: int | None = parameter(RANK, "global rank; none: the one that leaks fastest", default=None)
     attempt: int | None = parameter(RANK, "which start of the workers; none: all of the rank", default=None)
     device_type: str | None = parameter(DEVICE_TYPE, "type of device, where no rank is given", default=None)
     limit: int = parameter(integer(1, STEPS_MAX), "rows at most, the last ones", default=2000)
@@ -61,7 +63,7 @@ class StepHeatAsked:
 def steps(reading: Reading, asked: StepsAsked) -> pa.Table:
     """The steps of a rank in order; columns: those of ``Queries.steps``.
 
-    Facts: rank; grows_most, whether it surely grows and was chosen for that; num_rows, of all. The
+    Facts: rank; grows_most, whether it leaks and was chosen for that; num_rows, of all. The
     statement shown is of all attempts.
     """
     session = reading.session.session_id
@@ -98,13 +100,6 @@ class Cells:
     ends: NDArray[np.int64]
     known: NDArray[np.bool_]
 
-    def growths(self, values: NDArray[np.int64]) -> list[Growth | None]:
-        """The growth of a figure of each rank."""
-        return [
-            growth_of(self.last_steps[known], own[known])
-            for own, known in zip(values, self.known, strict=True)
-        ]
-
 
 def cells_of(rows: pa.Table) -> Cells:
     """The rows of ``step_cells`` as matrices."""
@@ -133,30 +128,26 @@ def cells_of(rows: pa.Table) -> Cells:
 
 
 def step_heat(reading: Reading, asked: StepHeatAsked) -> pa.Table:
-    """A row for each rank, in order: where it stood in each bin of steps, and how fast that grows.
+    """A row for each rank, in order: where it stood in each bin of steps.
 
     attempt, rank, device; cells (list of uint8, 0: not known, else 1 to 255 from low to high); values (list
-    of bytes, NULL where there are too many); num_steps (points of the slope), slope_bytes, slope_low,
-    slope_high (bytes a step, with the ends of the 95 % interval; NULL where there are too few steps): of the
-    peak, or of what a step leaves behind. Facts: low_bytes and high_bytes of the scale, first_steps and
-    last_steps of the bins, warm_up_end, the first step that counts for slopes, method.
+    of bytes, NULL where there are too many). Facts: low_bytes and high_bytes of the scale, which is that of
+    the steps after the warm-up where growth is shown; first_steps and last_steps of the bins.
     """
     device_type = device_type_of(reading, asked.device_type)
     rows = reading.show("step_cells", device_type=device_type, attempt=asked.attempt, num_bins=asked.bins)
     cells = cells_of(rows)
     figure = cells.peaks if asked.figure == "peak" else cells.ends
-    growths = cells.growths(figure)
-    warm = warm_up_end(cells.last_steps) if len(cells.last_steps) else 0
     values, known = figure, cells.known
     if asked.figure == "growth":
         values = np.diff(figure, axis=1, prepend=figure[:, :1])
         known = cells.known & np.roll(cells.known, 1, axis=1)
         known[:, :1] = False
-        low, high = _symmetric(values, known & (cells.first_steps >= warm))
+        low, high = _symmetric(values, known & (cells.first_steps >= warm_up_end(cells.first_steps)))
     else:
         low, high = _ends(values, known)
     scaled = np.where(known, 1 + (values.clip(low, high) - low) * 254 // max(1, high - low), 0)
-    found = _ranks_table(cells.tracks, scaled.astype(np.uint8), values, known, growths)
+    found = _ranks_table(cells.tracks, scaled.astype(np.uint8), values, known)
     return reading.answer(
         found,
         exact=len(cells.first_steps) == 0 or bool((cells.first_steps == cells.last_steps).all()),
@@ -167,26 +158,34 @@ def step_heat(reading: Reading, asked: StepHeatAsked) -> pa.Table:
         high_bytes=high,
         first_steps=cells.first_steps.tolist(),
         last_steps=cells.last_steps.tolist(),
-        warm_up_end=warm,
-        method=METHOD,
     )
 
 
-def growing(reading: Reading, device_type: str | None, attempt: int | None) -> tuple[int, int, str, bool]:
-    """The device whose memory after steps grows fastest, and whether it surely does.
+def warm_up_end(first_steps: NDArray[np.int64]) -> int:
+    """The first step that counts, of bins of steps in order."""
+    return int(first_steps[min(warm_up(len(first_steps)), len(first_steps) - 1)]) if len(first_steps) else 0
 
-    Where there are too few steps for that it is the one left highest; without steps, the highest of all.
+
+def growing(reading: Reading, device_type: str | None, attempt: int | None) -> tuple[int, int, str, bool]:
+    """The device whose lines leak fastest (``rankmem leaks``), and whether there is one.
+
+    Where none leaks it is the one left highest; without steps, the highest of all.
     """
     chosen = device_type_of(reading, device_type)
-    cells = cells_of(reading.ask("step_cells", device_type=chosen, attempt=attempt, num_bins=BINS_MAX))
+    cells = cells_of(reading.ask("step_cells", device_type=chosen, attempt=attempt, num_bins=1))
     if not cells.tracks:
         return *_highest(reading), False
-    growths = cells.growths(cells.ends)
-    slopes = [growth.slope if growth else -np.inf for growth in growths]
-    is_known = any(growth is not None for growth in growths)
-    best = int(np.argmax(slopes if is_known else cells.ends.max(axis=1)))
-    track, growth = cells.tracks[best], growths[best]
-    return track["rank"], track["attempt"], track["device"], growth is not None and growth.is_sure
+    leaking = [
+        row
+        for row in said(leaks_of(reading))["figures"].get("devices", ())
+        if (row["device"].split(":")[0], row["attempt"]) == (chosen, cells.tracks[0]["attempt"])
+    ]
+    best = max(
+        leaking,
+        key=lambda row: row["bytes_per_step"],
+        default=cells.tracks[int(np.argmax(cells.ends.max(axis=1)))],
+    )
+    return best["rank"], best["attempt"], best["device"], bool(leaking)
 
 
 def _highest(reading: Reading) -> tuple[int, int, str]:
@@ -223,7 +222,6 @@ def _ranks_table(
     scaled: NDArray[np.uint8],
     values: NDArray[np.int64],
     known: NDArray[np.bool_],
-    growths: list[Growth | None],
 ) -> pa.Table:
     bins = scaled.shape[1]
     lists = pa.FixedSizeListArray.from_arrays(pa.array(scaled.ravel()), bins) if bins else []
@@ -239,15 +237,16 @@ def _ranks_table(
             "device": pa.array([track["device"] for track in tracks], pa.string()),
             "cells": pa.array(lists, pa.list_(pa.uint8(), bins)) if not bins else lists,
             "values": pa.array(exact if few else [None] * len(tracks), pa.list_(pa.int64())),
-            "num_steps": pa.array([growth and growth.num_steps for growth in growths], pa.int32()),
-            "slope_bytes": pa.array([growth and growth.slope for growth in growths], pa.float64()),
-            "slope_low": pa.array([growth and growth.low for growth in growths], pa.float64()),
-            "slope_high": pa.array([growth and growth.high for growth in growths], pa.float64()),
         }
     )
 
 
+def limit_s(asked: Any) -> float:
+    """How long an answer may take that is about one rank: longer where it is to be the one that leaks."""
+    return INSIGHT_S if asked.rank is None else QUESTION_S
+
+
 ROUTES: Final = (
-    SessionRoute(path="/steps", parameters=StepsAsked, answer=steps),
+    SessionRoute(path="/steps", parameters=StepsAsked, answer=steps, limit_of=limit_s),
     SessionRoute(path="/step_heat", parameters=StepHeatAsked, answer=step_heat),
 )

@@ -15,10 +15,15 @@ import pyarrow as pa
 
 from rankmem_aggregator.page.answers.flame import RANKS_AT_ONCE
 from rankmem_aggregator.page.answers.peak import DEVICE_TYPE
-from rankmem_aggregator.page.answers.steps import BINS_MAX, cells_of, device_type_of, growing
-from rankmem_aggregator.page.growth import warm_up_end
+from rankmem_aggregator.page.answers.steps import (
+    BINS_MAX,
+    cells_of,
+    device_type_of,
+    growing,
+    limit_s,
+    warm_up_end,
+)
 from rankmem_aggregator.page.parameters import DEVICE, RANK, choice, integer, integers, parameter
-from rankmem_aggregator.page.pool import QUESTION_S
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.sides import ranks_of
@@ -36,7 +41,7 @@ class StepKeptAsked:
     """Parameters of ``/step_kept``: of ``rank``, of ``ranks``, or of ``group``."""
 
     rank: int | None = parameter(
-        RANK, "global rank; none of the three: the one that grows most", default=None
+        RANK, "global rank; none of the three: the one that leaks fastest", default=None
     )
     ranks: tuple[int, ...] = parameter(
         integers(0, RANKS_MAX, at_most=RANKS_AT_ONCE), "several ranks, added up", default=()
@@ -60,7 +65,7 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
     """What stays from step to step; columns: those of ``sql/page/step_kept.sql``.
 
     Facts: ranks, how many; rank, attempt, device, host_name, of several ranks that of the first, and rank
-    None; grows_most, whether the rank surely grows and was chosen for that; keep, since; last_step, None
+    None; grows_most, whether the rank leaks and was chosen for that; keep, since; last_step, None
     without steps.
     """
     if sum((asked.rank is not None, bool(asked.ranks), asked.group is not None)) > 1:
@@ -76,7 +81,7 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
     )
     numbers = np.unique(known["first_step"].to_numpy())
     has_steps = len(numbers) > 0
-    since = asked.since if asked.since is not None else warm_up_end(numbers) if has_steps else 0
+    since = asked.since if asked.since is not None else warm_up_end(numbers)
     rows = reading.show(
         "step_kept",
         points=json.dumps(tracks),
@@ -141,7 +146,7 @@ def _no_steps(who: str, attempt: int | None) -> RankmemError:
 
 
 def _limit_s(asked: StepKeptAsked) -> float:
-    return KEPT_S if asked.ranks or asked.group is not None else QUESTION_S
+    return KEPT_S if asked.ranks or asked.group is not None else limit_s(asked)
 
 
 ROUTES: Final = (

@@ -36,8 +36,9 @@ export class Panel {
   // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask (and
   // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
   // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas;
-  // newer(question, since): the question for what is new from then on in a running session, where show() can join it.
-  constructor(parent, { id, title, reads, asks, show, empty = "", table = null, newer = null, class: extra = "" }) {
+  // newer(question, since): the question for what is new from then on in a running session, where show() can join it;
+  // hasSql: whether its rows come from one statement.
+  constructor(parent, { id, title, reads, asks, show, empty = "", table = null, newer = null, hasSql = true, class: extra = "" }) {
     Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table, newer });
     this.drawn = null;
     this.answers = [];
@@ -58,8 +59,8 @@ export class Panel {
     parent.append(this.element);
     if (table) this.offerTable();
     this.tools.append(
-      button("copy SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }),
-      id === "sql" ? "" : button("open in SQL", () => sqlText.open(this.sql()), { class: "quiet", title: "change the statement of these rows" }),
+      hasSql ? button("copy SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }) : "",
+      id === "sql" || !hasSql ? "" : button("open in SQL", () => sqlText.open(this.sql()), { class: "quiet", title: "change the statement of these rows" }),
       button("save", () => save.choose(this), { class: "quiet", title: "as a picture, rows or another tool's file" }),
     );
     panels.set(id, this);

@@ -5,7 +5,7 @@
 const ORDER = [
   "v", "s", "view", "from", "to", "rank", "attempt", "device", "figure", "by", "seq", "mode", "group", "order",
   "line", "size", "rows", "which", "pick", "q", "sort", "a", "b", "sql", "marks", "type", "of", "steps", "keep", "show", "sum", "hide",
-  "actions", "map", "mapx", "mapc", "mapa", "failure", "level", "style",
+  "actions", "map", "mapx", "mapc", "mapa", "failure", "level", "batch", "length", "style",
 ];
 const LINK_MAX = 2000;
 const SHOWN_MAX = 60;

@@ -1,8 +1,7 @@
--- Question: How high did each rank stand, what has its device, and how high was each of its steps?
+-- Question: How high did each rank stand, and what has its device?
 -- Parameters:
 --   session (text): session id
 --   device_type (text): cpu, cuda, ...
---   num_bins (count): bins of steps at most; where there are no more steps than that, a bin is a step
 -- Columns:
 --   attempt, rank, device: a device of a rank, on the last attempt
 --   host_name: its host
@@ -13,38 +12,7 @@
 --     not known, as on cpu
 --   device_total_bytes (bytes): memory of the device
 --   step_ns (ns): how long a step takes, the median; NULL where that is not known
---   steps (list): the last step of each bin of steps
---   step_peaks (list of bytes): highest requested bytes in each bin; both NULL without steps
-WITH bucket AS MATERIALIZED (
-    SELECT attempt, rank, device, step, peak_bytes
-    FROM step_bucket
-    WHERE session_id = $session AND split_part(device, ':', 1) = $device_type
-),
-span AS MATERIALIZED (
-    SELECT min(step) AS first_step, max(step) - min(step) + 1 AS num_steps FROM bucket
-),
-course AS (
-    SELECT
-        attempt,
-        rank,
-        device,
-        list(last_step ORDER BY last_step) AS steps,
-        list(peak_bytes ORDER BY last_step) AS step_peaks
-    FROM (
-        SELECT
-            b.attempt,
-            b.rank,
-            b.device,
-            (b.step - s.first_step) * least($num_bins, s.num_steps) // s.num_steps AS bin,
-            max(b.step) AS last_step,
-            max(b.peak_bytes) AS peak_bytes
-        FROM bucket AS b
-        CROSS JOIN span AS s
-        GROUP BY ALL
-    )
-    GROUP BY attempt, rank, device
-),
-pace AS (
+WITH pace AS (
     SELECT attempt, rank, median(duration_ns)::BIGINT AS step_ns
     FROM (
         SELECT attempt, rank, ended_ns - lag(ended_ns) OVER (PARTITION BY attempt, rank ORDER BY seq) AS duration_ns
@@ -69,12 +37,9 @@ SELECT
     CASE WHEN p.device_type <> 'cpu' AND n.reserved_bytes > 0 AND n.app_reserved_bytes IS NOT NULL
         THEN greatest(n.app_reserved_bytes - n.reserved_bytes, 0) END AS beyond_bytes,
     n.device_total_bytes,
-    t.step_ns,
-    c.steps,
-    c.step_peaks
+    t.step_ns
 FROM rank_now AS n
 INNER JOIN peak_by_rank AS p USING (session_id, attempt, rank, device)
-LEFT JOIN course AS c USING (attempt, rank, device)
 LEFT JOIN pace AS t USING (attempt, rank)
 CROSS JOIN unstreamed
 WHERE n.session_id = $session AND p.device_type = $device_type

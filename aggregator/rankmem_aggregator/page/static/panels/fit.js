@@ -35,22 +35,22 @@ function open(row) {
   state.change({ view: "steps", rank: row.rank, attempt: row.attempt, device: row.device, seq: null });
 }
 
-// Bytes a step with the ends of the interval.
+// What leaks on a rank, by `rankmem leaks`: bytes a step of all its lines that do.
 function growthText(row) {
-  if (row.slope_bytes === null) return units.NOTHING;
-  return row.slope_low > 0 ? `${units.signedBytes(Math.round(row.slope_bytes))} a step` : "steady";
+  if (row.growth === null) return row.is_growth_known ? "none" : units.NOTHING;
+  return `${units.signedBytes(Math.round(row.bytes_per_step))} a step`;
 }
 
 function rangeText(row) {
-  if (row.slope_bytes === null) return "growth is not known: no steps, or too few";
-  const [low, high] = [row.slope_low, row.slope_high].map((value) => units.signedBytes(Math.round(value)));
-  return `peaks of its steps: ${units.signedBytes(Math.round(row.slope_bytes))} a step (95 %: ${low} to ${high})`;
+  if (row.growth === null) return row.is_growth_known ? "nothing leaks on it" : "whether it grows is not known";
+  const [low, high] = [row.low_bytes_per_step, row.high_bytes_per_step].map((value) => units.signedBytes(Math.round(value)));
+  return `${row.growth}: ${growthText(row)} (${low} to ${high}), by rankmem leaks`;
 }
 
-// Steps until it is full, with the range of the slope.
+// Steps until it is full, with the range of the rate.
 function stepsText(row) {
   if (row.steps_left === null) return units.NOTHING;
-  const [least, most] = [row.steps_left_low, row.steps_left_high].map(units.count);
+  const [least, most] = [units.count(row.steps_left_low), row.steps_left_high === null ? "never" : units.count(row.steps_left_high)];
   const range = least === most ? units.count(row.steps_left) : `${units.count(row.steps_left)} (${least} to ${most})`;
   return row.time_left_ns === null || row.steps_left === 0 ? `${range} steps` : `${range} steps, ${units.duration(row.time_left_ns)}`;
 }
@@ -81,14 +81,13 @@ export function fitPanel(root) {
     empty: NO_EVENTS,
     show: (answer) => {
       const { facts } = answer;
-      const rows = answer.rows().sort(urgency);
+      const rows = rowsOf(answer).sort(urgency);
       panel.drawn = { rows, facts };
       setOptions(device, facts.device_types, facts.device_type);
       device.hidden = facts.device_types.length < 2;
       input.value = size() ?? "";
-      panel.note(
-        `${size() === null ? "on the devices of the ranks" : `on devices of ${size()} GiB`}; usable is less ${units.share(facts.margin_share)}, ${units.bytes(facts.margin_least_bytes)} at least, and what the process holds beyond the allocator`,
-      );
+      const margin = facts.margin_share === null ? "all of it is usable" : `usable is less ${units.share(facts.margin_share)}, ${units.bytes(facts.margin_least_bytes)} at least, and what the process holds beyond the allocator`;
+      panel.note(`${size() === null ? "on the devices of the ranks" : `on devices of ${size()} GiB`}; ${margin}`);
       refill(tiles, ...tilesOf(rows));
       refill(unknown, ...facts.not_known.map((sentence) => el("p", { class: "note" }, sentence)));
       refill(legend, ...legendOf(rows));
@@ -127,6 +126,10 @@ export function fitPanel(root) {
   return partsOf(panel, plot);
 }
 
+function rowsOf(answer) {
+  return answer.rows().map((row) => ({ ...row, is_growth_known: answer.facts.growth_is_known }));
+}
+
 function tilesOf(rows) {
   const known = rows.filter((row) => row.left_bytes !== null);
   const short = known.filter((row) => row.left_bytes < 0);
@@ -134,15 +137,14 @@ function tilesOf(rows) {
   const shortReserved = reserved.filter((row) => row.left_reserved_bytes < 0);
   const least = known.reduce((best, row) => (best === null || row.left_bytes < best.left_bytes ? row : best), null);
   const first = rows.filter((row) => row.steps_left !== null).reduce((best, row) => (best === null || row.steps_left < best.steps_left ? row : best), null);
-  const fastest = rows.filter((row) => row.slope_low > 0).reduce((best, row) => (best === null || row.slope_bytes > best.slope_bytes ? row : best), null);
-  const steps = rows.some((row) => row.slope_bytes !== null);
+  const fastest = rows.filter((row) => row.growth !== null).reduce((best, row) => (best === null || row.bytes_per_step > best.bytes_per_step ? row : best), null);
   const whose = (row) => (row ? `: rank ${row.rank}` : "");
   const of = (some, all) => (all.length ? `${units.count(some.length)} of ${units.count(all.length)}` : "not known");
   return [
     tile("do not fit, at requested", of(short, known), "with the bytes that the job asked for, the least that it needs"),
     tile("do not fit, at reserved", of(shortReserved, reserved), "with what the allocator held, which includes what it would give back"),
     tile(`least room${whose(least)}`, least ? leftText(least.left_bytes) : "not known"),
-    tile(`grows fastest${whose(fastest)}`, fastest ? `${units.signedBytes(Math.round(fastest.slope_bytes))} a step` : steps ? "no rank" : "not known"),
+    tile(`grows fastest${whose(fastest)}`, fastest ? growthText(fastest) : rows.some((row) => row.is_growth_known) ? "no rank" : "not known"),
     tile(`full first${whose(first)}`, first ? units.counted(first.steps_left, "step") : fastest ? "not known" : units.NOTHING, first ? stepsText(first) : null),
   ];
 }
@@ -154,7 +156,7 @@ function barOf(row) {
   if (row.beyond_bytes) parts.push({ name: "beyond", label: "beyond the allocator", value: row.beyond_bytes, colour: COLOURS.beyond });
   const texts = [row.left_bytes === null ? `${units.bytes(row.peak_bytes)} needed` : leftText(row.left_bytes)];
   if (row.verdict === "tight") texts.push(`${units.bytes(-row.left_reserved_bytes)} short at reserved`);
-  if (row.slope_bytes !== null) texts.push(growthText(row));
+  if (row.growth !== null) texts.push(growthText(row));
   if (row.steps_left !== null) texts.push(fullText(row));
   return {
     name: `rank ${row.rank}`,
@@ -182,6 +184,7 @@ function legendOf(rows) {
 }
 
 const bytes = (name) => (row) => units.bytes(row[name]);
+const rate = (name) => (row) => (row[name] === null ? units.NOTHING : units.signedBytes(Math.round(row[name])));
 const COLUMNS = [
   { name: "rank", title: "rank", align: "right", text: (row) => String(row.rank) },
   { name: "host_name", title: "host", text: (row) => row.host_name },
@@ -189,7 +192,7 @@ const COLUMNS = [
   { name: "verdict", title: "verdict", hint: "tight: what was requested fits, what the allocator reserved does not: it would have to give back some", text: (row) => VERDICTS[row.verdict] },
   { name: "left_bytes", title: "at requested", align: "right", text: (row) => leftText(row.left_bytes) },
   { name: "left_reserved_bytes", title: "at reserved", align: "right", text: (row) => leftText(row.left_reserved_bytes) },
-  { name: "slope_bytes", title: "bytes a step", align: "right", text: growthText },
+  { name: "bytes_per_step", title: "leaks a step", align: "right", text: growthText, hint: "by rankmem leaks: all lines that leak on it" },
   { name: "steps_left", title: "full in", align: "right", text: stepsText },
   { hidden: true, name: "steps_left_reserved", title: "full in, at reserved", align: "right", text: (row) => (row.steps_left_reserved === null ? units.NOTHING : units.counted(row.steps_left_reserved, "step")) },
   { name: "peak_bytes", title: "peak requested", align: "right", text: bytes("peak_bytes") },
@@ -197,8 +200,8 @@ const COLUMNS = [
   { name: "headroom_bytes", title: "headroom now", align: "right", text: bytes("headroom_bytes"), hint: "free on the device and unused in the allocator, by the last sample" },
   { hidden: true, name: "usable_bytes", title: "usable", align: "right", text: bytes("usable_bytes") },
   { hidden: true, name: "beyond_bytes", title: "beyond the allocator", align: "right", text: bytes("beyond_bytes") },
-  { hidden: true, name: "slope_low", title: "at least", align: "right", text: (row) => (row.slope_low === null ? units.NOTHING : units.signedBytes(Math.round(row.slope_low))) },
-  { hidden: true, name: "slope_high", title: "at most", align: "right", text: (row) => (row.slope_high === null ? units.NOTHING : units.signedBytes(Math.round(row.slope_high))) },
+  { hidden: true, name: "low_bytes_per_step", title: "at least", align: "right", text: rate("low_bytes_per_step") },
+  { hidden: true, name: "high_bytes_per_step", title: "at most", align: "right", text: rate("high_bytes_per_step") },
 ];
 
 export function fitTablePanel(root) {
@@ -211,7 +214,7 @@ export function fitTablePanel(root) {
     asks,
     empty: NO_EVENTS,
     show: (answer) => {
-      rows = answer.rows();
+      rows = rowsOf(answer);
       panel.drawn = { rows };
       panel.note(`${units.count(rows.length)}${rows.length > ROWS_MOST ? `, of which ${units.count(ROWS_MOST)} are shown` : ""}; click a row: its steps`);
       draw();

@@ -1,27 +1,30 @@
-// The panels of a failed allocation: what was asked for and what there was, what would have sufficed, who held the
+// The panels of a failed allocation: what was asked for and what there was, why it failed, who held the
 // memory, what the other ranks held then, and the last events before it.
 
 import { chooser, el } from "../dom.js";
 import { BLOCK_GROUPINGS } from "../facts.js";
 import { refill } from "../focus.js";
+import { insightPanel } from "../insight.js";
 import { stateLink, tile } from "../links.js";
 import { Panel } from "../panel.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import { Table } from "../table.js";
 import * as units from "../units.js";
+import { MEASURED, NOW, SETTINGS } from "./allocator.js";
 
 const NOTHING_FAILED = "No allocation failed in this session.";
 const GROUPS = BLOCK_GROUPINGS.map(([name]) => name);
-const ENOUGH = {
-  limit: (bytes) => `The device had ${bytes} free, which was enough: a limit on the process stopped it (set_per_process_memory_fraction, ulimit, a container's limit).`,
-  elsewhere: (bytes) => `A piece of ${bytes} lay unused in reserved memory, which was enough: it belonged to another stream or pool, or could not be split (max_split_size_mb).`,
-  whole: (bytes) => `Unused and free memory together, ${bytes}, would have been enough in one piece: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or torch.cuda.empty_cache() before it.`,
-  more: (bytes) => `A device with ${bytes} more, all else equal.`,
-  less: (bytes) => `Or ${bytes} freed before, together with what was unused and free in one piece.`,
+const KINDS = {
+  fragmented: "under another setting of the allocator the same requests find room",
+  foreign: "other processes hold what lacks",
+  single: "the request is more than half of what the device gives",
+  leak: "lines leak on this device, and have grown by what lacks",
+  spike: "what is alive and the request are more than the highest of the steps before",
+  exhausted: "none of the other classes",
 };
 
-// All failures, the earliest first, and the chosen one in words. `chosen(failure or null)` is told which it is.
+// All failures, the earliest first, and the chosen one in words. `chosen(failure or null, its number)` is told which it is.
 export function failuresPanel(root, chosen) {
   let rows = [];
   const panel = new Panel(root, {
@@ -44,7 +47,7 @@ export function failuresPanel(root, chosen) {
       table.element.hidden = rows.length === 1;
       refill(words, ...inWords(failure));
       refill(tilesElement, ...tiles(failure));
-      chosen(failure);
+      chosen(failure, rows.indexOf(failure) + 1);
     },
   });
   const table = new Table(panel.body, {
@@ -59,9 +62,36 @@ export function failuresPanel(root, chosen) {
   return { panel, refresh: () => panel.refresh(), destroy: () => panel.destroy() };
 }
 
-// What was alive on the failure's rank, by any grouping.
+// Why it failed, and whether a setting would have helped, as `rankmem oom --why` says. `lacking(bytes)` is told what lacked.
+export function whyPanel(root, number, lacking) {
+  const panel = insightPanel(root, {
+    id: "oom_why",
+    title: "Why it failed",
+    reads: [],
+    asks: () => [[session.of("insight/oom"), { failure: number }]],
+    columns: SETTING_COLUMNS,
+    told: ({ figures }) => {
+      const kinds = figures.kinds ?? [];
+      panel.note(kinds.join(", also "));
+      panel.noteElement.title = kinds.map((kind) => `${kind}: ${KINDS[kind]}`).join("\n");
+      lacking(figures.lacks_bytes || null);
+    },
+  });
+  return panel;
+}
+
+// What was alive on the failure's rank, by any grouping; `mark(bytes)` shows which groups hold what lacked.
 export function heldPanel(root, failure) {
   const by = () => state.choice("by", GROUPS, "category");
+  let short = null;
+  const draw = () => {
+    const total = panel.drawn.reduce((sum, row) => sum + row.live_bytes, 0);
+    panel.note(`${units.bytes(total)} alive on rank ${failure.rank}${short === null ? "" : `; a group in bold holds more than the ${units.bytes(short)} that lacked`}`);
+    table.set(panel.drawn.map((row) => ({ ...row, total })));
+    for (const [i, row] of panel.drawn.entries()) {
+      if (short !== null && row.live_bytes >= short) table.bodyElement.children[i].classList.add("enough");
+    }
+  };
   const panel = new Panel(root, {
     id: "oom_held",
     title: "Held then",
@@ -70,18 +100,16 @@ export function heldPanel(root, failure) {
     empty: "Nothing that is known was alive then.",
     show: (answer) => {
       panel.drawn = answer.rows();
-      const total = panel.drawn.reduce((sum, row) => sum + row.live_bytes, 0);
-      const short = shortOf(failure);
-      panel.note(`${units.bytes(total)} alive on rank ${failure.rank}${short === null ? "" : `; a group in bold holds more than the ${units.bytes(short)} that were missing`}`);
-      table.set(panel.drawn.map((row) => ({ ...row, total, short })));
-      for (const [i, row] of panel.drawn.entries()) {
-        if (short !== null && row.live_bytes >= short) table.bodyElement.children[i].classList.add("enough");
-      }
+      draw();
     },
   });
   panel.tools.prepend(chooser("group by", GROUPS.map((name) => [name, `by ${name}`]), by(), (value) => state.change({ by: value })));
   const table = new Table(panel.body, { columns: HELD_COLUMNS, key: (row) => row.group_name ?? "", label: "groups of blocks that were alive" });
-  return { panel, refresh: () => panel.refresh(), destroy: () => panel.destroy() };
+  const mark = (bytes) => {
+    short = bytes;
+    if (panel.drawn) draw();
+  };
+  return { panel, mark, refresh: () => panel.refresh(), destroy: () => panel.destroy() };
 }
 
 // What every rank held at that instant.
@@ -132,6 +160,14 @@ export function lastEventsPanel(root, failure) {
 }
 
 const NONE = units.NOTHING;
+const SETTING_COLUMNS = [
+  SETTINGS,
+  { name: "runs", title: "runs", text: (row) => (row.runs === null ? "not known" : row.runs ? "yes" : "no"), hint: "whether the same requests find room" },
+  { name: "needs", title: "needs", align: "right", text: (row) => units.bytes(row.needed_bytes) },
+  { name: "lacks", title: "lacks", align: "right", text: (row) => units.signedBytes(row.lacks_bytes), hint: "what it needs less what the device gave" },
+  NOW,
+  MEASURED,
+];
 const FAILURE_COLUMNS = [
   { name: "time", title: "at", align: "right", text: (row) => units.time(row.time_ns) },
   { name: "rank", title: "rank", align: "right", text: (row) => units.count(row.rank) },
@@ -184,13 +220,6 @@ function keyOf(failure) {
   return Object.values(placeOf(failure)).join(" ");
 }
 
-// How many bytes more would have been enough; null where that is not known.
-function shortOf(failure) {
-  const found = [...(failure.enough ?? [])].map((each) => each.split(":"));
-  const less = found.find(([code]) => code === "less") ?? found.find(([code]) => code === "more");
-  return less ? Number(less[1]) : null;
-}
-
 function tiles(failure) {
   const onHost = failure.device.startsWith("cpu");
   return [
@@ -210,13 +239,6 @@ function inWords(failure) {
   const who = failure.operator ?? "A call outside of any operator";
   const where = `rank ${failure.rank}, ${failure.device}${failure.host_name ? ` of ${failure.host_name}` : ""}, at ${units.time(failure.time_ns)}`;
   const lines = [el("p", {}, el("b", {}, `${who} asked for ${units.bytes(failure.size_bytes)}`), ` on ${where}`, failure.line ? `, at ${failure.line}` : "", ".")];
-  const enough = [...(failure.enough ?? [])].map((each) => each.split(":"));
-  const texts = enough.map(([code, bytes]) => ENOUGH[code](units.bytes(Number(bytes))));
-  lines.push(
-    texts.length
-      ? el("p", {}, "What would have sufficed: ", texts.join(" "))
-      : el("p", { class: "note" }, "What would have sufficed is not known: the free memory of the device was not recorded."),
-  );
   if (failure.settings) lines.push(el("p", { class: "note" }, `Settings of the allocator: ${failure.settings}`));
   lines.push(el("p", {}, stateLink({ view: "segments", ...placeOf(failure) }, {}, "The device's segments at that instant")));
   return lines;

@@ -12,7 +12,7 @@ export const NO_STEPS = "No steps: no optimizer stepped, and rankmem_agent.step(
 // Why a rank is shown that nobody chose.
 export function whyThis({ grows_most: grows }) {
   if (state.num("rank") !== null) return "";
-  return grows ? "the rank that grows most; " : "no rank surely grows; ";
+  return grows ? "the rank that leaks fastest; " : "no rank is known to leak; ";
 }
 
 const signed = (name) => (row) => (row[name] === null ? units.NOTHING : units.signedBytes(row[name]));

@@ -1,4 +1,4 @@
-// Does it leak? Ranks over steps, how fast each grows, and what stays from step to step.
+// Ranks over steps, and what stays from step to step.
 
 import { Bars } from "../bars.js";
 import { chooser, el, toggles } from "../dom.js";
@@ -24,7 +24,6 @@ const FIGURES = [
 ];
 const KEPT_BY = ["line", ...BLOCK_GROUPINGS.map(([name]) => name).filter((name) => name !== "line")];
 const KEEP = 4;
-const RANKS_PAGE = 12;
 
 function figure() {
   return state.choice("steps", FIGURES.map(([name]) => name));
@@ -32,18 +31,6 @@ function figure() {
 
 function openRank(row) {
   state.change({ rank: row.rank, attempt: row.attempt, device: row.device, seq: null });
-}
-
-// A figure of bytes a step, with its interval.
-function slopeText(row) {
-  if (row.slope_bytes === null) return "too few steps";
-  const sure = row.slope_low > 0 ? "grows" : row.slope_high < 0 ? "falls" : "steady";
-  return `${units.signedBytes(Math.round(row.slope_bytes))} a step · ${sure}`;
-}
-
-function rangeText(row) {
-  const [low, high] = [row.slope_low, row.slope_high].map((value) => units.signedBytes(Math.round(value)));
-  return `95 % interval: ${low} to ${high} a step, from ${units.count(row.num_steps)} points`;
 }
 
 export function stepsHeatPanel(root) {
@@ -79,8 +66,8 @@ export function stepsHeatPanel(root) {
       plot.choose(rows.findIndex((row) => row.rank === state.num("rank")));
     },
     table: () => ({
-      columns: ["rank", "device", "bytes a step", ...facts.first_steps.slice(-50).map((_, i, all) => stepText(facts.first_steps.length - all.length + i))],
-      rows: rows.map((row) => [row.rank, row.device, slopeText(row), ...(row.values ? [...row.values] : [...row.cells]).slice(-50).map((value) => value ?? units.NOTHING)]),
+      columns: ["rank", "device", ...facts.first_steps.slice(-50).map((_, i, all) => stepText(facts.first_steps.length - all.length + i))],
+      rows: rows.map((row) => [row.rank, row.device, ...(row.values ? [...row.values] : [...row.cells]).slice(-50).map((value) => value ?? units.NOTHING)]),
     }),
   });
   const choice = toggles("figure", FIGURES, figure(), (name) => state.change({ steps: name }));
@@ -97,7 +84,7 @@ export function stepsHeatPanel(root) {
       const exact = row.values ? row.values.at?.(bin) ?? [...row.values][bin] : null;
       const about = facts.low_bytes + ((row.cells[bin] - 1) / 254) * (facts.high_bytes - facts.low_bytes);
       const text = row.cells[bin] === 0 ? "not known" : exact !== null ? units.bytes(exact) : `about ${units.bytes(Math.round(about))}`;
-      tip.showAt(plot.surface, x, y, [`rank ${row.rank} · ${row.device}`, `${stepText(bin)}: ${text}`, slopeText(row)]);
+      tip.showAt(plot.surface, x, y, [`rank ${row.rank} · ${row.device}`, `${stepText(bin)}: ${text}`]);
     },
     leave: tip.hide,
     pick: (i) => openRank(rows[i]),
@@ -105,56 +92,6 @@ export function stepsHeatPanel(root) {
       const at = rows.findIndex((row) => row.rank === state.num("rank"));
       if (rows.length) openRank(rows[Math.max(0, Math.min(rows.length - 1, at + by))]);
     },
-  });
-  return partsOf(panel, plot);
-}
-
-export function stepsGrowthPanel(root) {
-  const panel = new Panel(root, {
-    id: "steps-growth",
-    title: "Growth a step, by rank",
-    reads: ["steps", "type", "attempt"],
-    asks: () => [[session.of("step_heat"), { figure: figure() === "peak" ? "peak" : "end", device_type: state.get("type"), attempt: state.num("attempt") }]],
-    empty: NO_STEPS,
-    show: (answer) => {
-      const { method, warm_up_end: warm } = answer.facts;
-      const known = answer.rows().filter((row) => row.slope_bytes !== null);
-      known.sort((a, b) => b.slope_bytes - a.slope_bytes || a.rank - b.rank);
-      panel.drawn = { rows: known };
-      if (!known.length) {
-        panel.note("");
-        panel.say("Too few steps: for a slope, ten are needed at least, since those of the beginning do not count.");
-        return;
-      }
-      const grow = known.filter((row) => row.slope_low > 0).length;
-      panel.note(
-        `of ${figure() === "peak" ? "the peak" : "what a step leaves behind"}, from step ${warm} on; ${units.count(grow)} of ${units.count(known.length)} ranks grow`,
-      );
-      panel.noteElement.title = method;
-      plot.set({
-        rows: known.map((row) => ({
-          name: `rank ${row.rank}`,
-          note: slopeText(row),
-          warns: row.slope_low > 0,
-          low: row.slope_low,
-          high: row.slope_high,
-          parts: [{ name: "growth", value: row.slope_bytes, colour: row.slope_low > 0 ? ink("accent") : ink("faint") }],
-          row,
-        })),
-      });
-    },
-    table: () => ({
-      columns: ["rank", "device", "steps", "bytes a step", "at least", "at most"],
-      rows: panel.drawn.rows.map((row) => [row.rank, row.device, row.num_steps, ...[row.slope_bytes, row.slope_low, row.slope_high].map(Math.round)]),
-    }),
-  });
-  const plot = new Bars(panel.body, {
-    page: RANKS_PAGE,
-    of: "ranks, the fastest first",
-    label: "growth of each rank in bytes a step, the fastest first; the button table shows it as text",
-    hover: (row, _, x, y) => tip.showAt(plot.surface, x, y, [`${row.name} · ${row.row.device}`, row.note, rangeText(row.row), "click: its steps and what stays there"]),
-    leave: tip.hide,
-    pick: (row) => openRank(row.row),
   });
   return partsOf(panel, plot);
 }
@@ -235,7 +172,7 @@ export function stepsKeptPanel(root) {
   return partsOf(panel, plot);
 }
 
-// The rank that the state names; none: the server takes the one that grows most.
+// The rank that the state names; none: the server takes the one that leaks fastest.
 function ofRank() {
   return { rank: state.num("rank"), attempt: state.num("attempt"), device: state.num("rank") === null ? null : state.get("device") };
 }

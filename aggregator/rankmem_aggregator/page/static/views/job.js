@@ -1,10 +1,12 @@
-// The whole job at a glance: which rank stood how high, and when; which ranks are odd; and what the chosen one is made of.
+// The whole job at a glance: which rank stood how high, and when; what to look at first; what the chosen rank is made of;
+// which ranks are odd.
 
 import { el } from "../dom.js";
 import { bindJumps } from "../jumps.js";
 import { blockMapPanel } from "../panels/block_map.js";
 import { blocksPanel } from "../panels/blocks.js";
 import { curvePanel } from "../panels/curve.js";
+import { findingsPanel } from "../panels/findings.js";
 import { flamePanel } from "../panels/flame.js";
 import { heatPanel } from "../panels/heat.js";
 import { oddPanel } from "../panels/odd.js";
@@ -12,7 +14,7 @@ import { ranksCurvePanel } from "../panels/ranks_curve.js";
 import { tiles } from "../panels/tiles.js";
 
 export function mount(root) {
-  const parts = [tiles(root), heatPanel(root), curvePanel(root)];
+  const parts = [tiles(root), heatPanel(root), findingsPanel(root), curvePanel(root)];
   const held = el("div", { class: "columns3" });
   const below = el("div", { class: "columns2" });
   root.append(held, below);

@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { refill } from "../focus.js";
-import { failuresPanel, heldPanel, lastEventsPanel, ranksThenPanel } from "../panels/oom.js";
+import { failuresPanel, heldPanel, lastEventsPanel, ranksThenPanel, whyPanel } from "../panels/oom.js";
 
 export function mount(root) {
   let parts = [];
@@ -13,15 +13,17 @@ export function mount(root) {
     parts = [];
     refill(details);
   };
-  const show = (failure) => {
-    const key = failure ? `${failure.attempt} ${failure.rank} ${failure.device} ${failure.seq}` : "";
+  const show = (failure, number) => {
+    const key = failure ? `${failure.attempt} ${failure.rank} ${failure.device} ${failure.seq} ${number}` : "";
     if (key === shown) return;
     shown = key;
     clear();
     if (!failure) return;
+    const why = whyPanel(details, number, (bytes) => held.mark(bytes));
     const sides = el("div", { class: "columns2" });
     details.append(sides);
-    parts = [heldPanel(sides, failure), ranksThenPanel(sides, failure), lastEventsPanel(details, failure)];
+    const held = heldPanel(sides, failure);
+    parts = [why, held, ranksThenPanel(sides, failure), lastEventsPanel(details, failure)];
     for (const part of parts) part.refresh();
   };
   const failures = failuresPanel(root, show);

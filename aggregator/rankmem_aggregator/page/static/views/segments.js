@@ -2,6 +2,7 @@
 
 import { button, el } from "../dom.js";
 import { bindJumps, goTo } from "../jumps.js";
+import { allocatorPanel } from "../panels/allocator.js";
 import { blockMapPanel } from "../panels/block_map.js";
 import { fragmentationPanel, segmentsPanel } from "../panels/segments.js";
 import * as session from "../session.js";
@@ -30,7 +31,7 @@ export function mount(root) {
   show();
   const stop = state.listen(show);
   const unbind = bindJumps();
-  const parts = [fragmentationPanel(root), segmentsPanel(root), blockMapPanel(root)];
+  const parts = [fragmentationPanel(root), segmentsPanel(root), allocatorPanel(root), blockMapPanel(root)];
   for (const part of parts) part.refresh();
   return () => {
     stop();

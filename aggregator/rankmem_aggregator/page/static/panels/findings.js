@@ -1,0 +1,47 @@
+// What to look at first: what `rankmem diagnose` finds, each with the view that shows it.
+
+import { el } from "../dom.js";
+import { refill } from "../focus.js";
+import { insightPanel } from "../insight.js";
+import { stateLink } from "../links.js";
+import * as session from "../session.js";
+import * as units from "../units.js";
+
+// By kind its name, and the view that shows it.
+const KINDS = {
+  oom: ["out of memory", "oom"],
+  early_peak: ["early peak", "blocks"],
+  leak: ["leak", "steps"],
+  other_processes: ["other processes", "rank"],
+  unexplained: ["unexplained", "rank"],
+  imbalance: ["imbalance", "peak"],
+  remedy: ["remedy", "fit"],
+  fragmentation: ["fragmentation", "segments"],
+};
+
+export function findingsPanel(root) {
+  return insightPanel(root, {
+    id: "findings",
+    title: "What to look at first",
+    reads: [],
+    asks: () => [[session.of("insight/diagnose"), {}]],
+    press: { button: "diagnose", text: "Asks all insights about this session, for some seconds: at most eight findings, those first that lower the peak most." },
+    words: ({ sentence, notes, figures }) => ({
+      sentence: figures.num_findings ? units.counted(figures.num_findings, "finding") : sentence,
+      lines: notes.filter((note) => !/^\d+\. /.test(note)), // those of the findings are the list
+    }),
+    draw: (place, rows) => refill(place, el("ol", { class: "findings" }, ...rows.map(finding))),
+  });
+}
+
+function finding(row) {
+  const [name, view] = KINDS[row.kind] ?? [row.kind, "trust"];
+  const saved = row.bytes === null ? "" : `saves ${units.bytes(row.bytes)}, then ${units.bytes(row.peak_after)}; `;
+  return el(
+    "li",
+    {},
+    stateLink({ view, rank: row.rank, attempt: null, device: null, seq: null }, {}, name),
+    ` ${saved}${row.certainty}: ${row.sentence}. `,
+    el("span", { class: "note" }, `Do: ${row.remedy}`),
+  );
+}
