@@ -38,7 +38,8 @@ def batch(
         {
             "session_id": "S", "attempt": attempt, "rank": rank, "device": device, "bucket_ns": 0,
             "seq_first": seq, "seq_last": seq, "first_ns": 0, "last_ns": 0, "events": 1,
-            "requested_peak_bytes": size + 1, "requested_peak_ns": 0, "requested_peak_seq": seq, "requested_last_bytes": size,
+            "requested_peak_bytes": size + 1, "requested_peak_ns": 0, "requested_peak_seq": seq,
+            "requested_last_bytes": size,
             "allocated_peak_bytes": None if reserved is None else size + 512,
             "allocated_last_bytes": None if reserved is None else size + 256, "reserved_last_bytes": reserved,
         }
