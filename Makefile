@@ -82,12 +82,13 @@ stubs: .venv/stubs/.complete ## protobuf and gRPC stubs from the .proto files
 		types-protobuf==6.30.2.20250516
 	@touch $@
 
-docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md and docs/insights.md, what the page shares with Python
+docs: env ## docs/schema.md, docs/limits.md, the answers in docs/sql.md and docs/insights.md, what the page shares with Python, Grafana's dashboard
 	$(BIN)/python -m rankmem_aggregator.store.schema_doc
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/guide.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/limits_page.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/insights_page.py
 	$(BIN)/python tests/tools/page_facts.py
+	$(BIN)/python tests/tools/dashboard.py
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/refused_sql_page.py
 
 functions: env ## adds the functions of the installed DuckDB to those that a client's SQL may call; review the diff

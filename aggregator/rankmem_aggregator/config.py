@@ -52,6 +52,8 @@ EMBEDDED_IDLE_CHECKPOINT_BYTES: Final = 64 * MIB
 MEMORY_LIMIT_MAX_BYTES: Final = 4 * GIB
 """Unless more is asked for: ingest and the queries of rankmem need no more, and DuckDB fills its memory with
 blocks of the file, which no other program can use then."""
+METRICS_RANKS_MAX: Final = 1000
+"""Devices of ranks in metrics: three series each, so a scrape stays below half a megabyte."""
 MEMORY_LIMIT_MIN_BYTES: Final = 256 * MIB
 """With less DuckDB fails on the insert of one full group."""
 
@@ -123,6 +125,15 @@ class AggregatorConfig:
     metrics_open: bool = option(
         False, "Metrics for other hosts too: in plain text, to anybody who reaches the port."
     )
+    metrics_ranks: int = option(
+        0,
+        "Metrics also of the N devices of ranks that hold most memory, with names of sessions.",
+        variable="RANKMEM_METRICS_RANKS",
+        metavar="N",
+        least=0,
+        shown_default="none",
+    )
+    """Three series each; at most 12 N devices an hour, see ``ingest.rank_memory``."""
     page: str = option(
         "",
         "Also serve the web page here, from a process of its own; off loopback with the same TLS and query "
@@ -283,6 +294,12 @@ class AggregatorConfig:
                 Code.INVALID,
                 "--keep-days, --keep-gib and --keep-sessions are limits of a database file",
                 "leave them out: sessions of a lake are deleted by rankmem lake prune",
+            )
+        if self.metrics_ranks > METRICS_RANKS_MAX:
+            raise RankmemError(
+                Code.INVALID,
+                f"--metrics-ranks is {self.metrics_ranks}, must be at most {METRICS_RANKS_MAX}",
+                "give fewer; rankmem top shows all ranks",
             )
         if self.metrics:
             self._check_metrics()

@@ -95,6 +95,39 @@ def test_a_final_batch_ends_a_rank(tmp_path: Path) -> None:
         assert samples(scrape(aggregator.metrics_address))["rankmem_ranks_alive", ()] == 0
 
 
+def test_memory_of_ranks_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
+    sources = [RankSource(rank=rank) for rank in range(3)]
+    with (
+        server.open(config_of(tmp_path / "m.duckdb", metrics_ranks=2)) as aggregator,
+        IngestClient(aggregator.address) as client,
+    ):
+        for source in sources:
+            client.open(source)
+            client.send(batch=source.batch(300))
+            client.acks(1)
+        found = samples(scrape(aggregator.metrics_address))
+    highest = sorted(sources, key=lambda source: -source.requested)[:2]
+    assert {key: value for key, value in found.items() if key[0] == "rankmem_rank_used_bytes"} == {
+        (
+            "rankmem_rank_used_bytes",
+            (("device", "cpu"), ("rank", str(source.rank)), ("session", source.session_id)),
+        ): source.requested
+        for source in highest
+    }
+    assert found["rankmem_rank_devices", ()] == 3
+    assert found["rankmem_rank_devices_shown", ()] == 2
+    assert found["rankmem_ranks_used_bytes", ()] == sum(source.requested for source in sources)
+
+
+def test_each_value_of_a_label_is_there_from_the_start(tmp_path: Path) -> None:
+    with server.open(config_of(tmp_path / "m.duckdb")) as aggregator:
+        found = samples(scrape(aggregator.metrics_address))
+    for place in ("ingest", "query"):
+        for code in Code:
+            assert found["rankmem_errors_total", (("code", code.value), ("place", place))] == 0
+    assert not [name for name, _ in found if name.startswith("rankmem_rank_")]
+
+
 def test_a_taken_port_is_said_and_leaves_nothing_open(tmp_path: Path) -> None:
     with server.open(config_of(tmp_path / "a.duckdb")) as first:
         with pytest.raises(RankmemError, match="cannot serve metrics") as caught:

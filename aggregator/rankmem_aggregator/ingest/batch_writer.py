@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.attempts import Starts
-from rankmem_aggregator.ingest.batch import Spool
+from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
 from rankmem_aggregator.ingest.batch_queue import BatchQueue, Outcome, Submission
 from rankmem_aggregator.ingest.counters import (
     COMMIT_BOUNDS_S,
@@ -26,7 +26,9 @@ from rankmem_aggregator.ingest.counters import (
     WriterCounters,
 )
 from rankmem_aggregator.ingest.liveness import Liveness
+from rankmem_aggregator.ingest.rank_memory import RankMemory
 from rankmem_aggregator.ingest.sequence import SpoolProgress
+from rankmem_aggregator.retention.limits import NS_PER_S
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class BatchWriter:
         self.errors = Errors()
         """Refusals, here and by the services."""
         self.liveness = Liveness()
+        self.rank_memory = RankMemory(config.metrics_ranks if config.metrics else 0)
         self.stalled: Exception | None = None
         """Why the current commit is being retried; None while commits succeed."""
         self.progress = progress
@@ -147,6 +150,12 @@ class BatchWriter:
             logger.warning("a commit failed and is retried (%d times so far): %s", self.counters.retries, exc)
         if self._abandoned.wait(wait_s):
             raise closing() from exc
+
+    def _observe(self, batches: Sequence[IncomingBatch]) -> None:
+        """Of batches that are stored: their ranks are alive, so long behind, and hold so much."""
+        for lag_ns in self.liveness.stored(batches):
+            self.lag_seconds.observe(lag_ns / NS_PER_S)
+        self.rank_memory.stored(batches)
 
     def _count(self, **more: int) -> None:
         # Replaced whole by the one thread that writes it: readers see a consistent value.

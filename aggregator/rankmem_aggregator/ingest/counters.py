@@ -10,7 +10,7 @@ import bisect
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from rankmem_protos.errors import Code
 
@@ -89,6 +89,8 @@ class Errors:
             self.num_damaged += 1
 
     def counts(self) -> dict[tuple[Service, Code], int]:
-        """All refusals so far."""
+        """All refusals so far; 0 for a service and code without one, so that a rate sees the first."""
         with self._lock:
-            return dict(self._counts)
+            return {
+                (service, code): self._counts[service, code] for service in get_args(Service) for code in Code
+            }

@@ -178,8 +178,7 @@ class Writer(BatchWriter):
         for opening in closed:
             opening.refuse()
         num_refused = sum(outcome.error is not None for _, outcome in outcomes)
-        for lag_ns in self.liveness.stored(batches):
-            self.lag_seconds.observe(lag_ns / NS_PER_S)
+        self._observe(batches)
         self._count(
             batches=len(accepted),
             rows=num_rows,

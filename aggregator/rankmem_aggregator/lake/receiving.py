@@ -26,7 +26,6 @@ from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.late_details import LateDetails
 from rankmem_aggregator.lake.layout import WHOLE, folder_of
 from rankmem_aggregator.lake.tail import LiveTail, Tail
-from rankmem_aggregator.retention.limits import NS_PER_S
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -184,8 +183,7 @@ class LakeReceiver(BatchWriter):
         self.tail.add(batch)
         if batch.is_details:
             return  # of records that were counted with their summary, which may be hours old
-        for lag_ns in self.liveness.stored([batch]):
-            self.lag_seconds.observe(lag_ns / NS_PER_S)
+        self._observe([batch])
 
     def _refuse(self, submission: Submission, error: RankmemError) -> None:
         self.errors.add("ingest", error.code)

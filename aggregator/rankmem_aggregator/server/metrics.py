@@ -1,9 +1,10 @@
 """The aggregator's figures in Prometheus' text format, on an HTTP port of their own.
 
 Stage: beside ingest. In: existing counters; out: an answer to each scrape, made on request, so that an
-aggregator without scrapes pays nothing. Labels are few and fixed (outcome, place, code): no session, rank or
-host is named. Few connections at a time, each with a deadline. ``prometheus_client`` is imported here alone,
-and only where metrics are served.
+aggregator without scrapes pays nothing. Labels are few and fixed (outcome, place, code), and every value of
+them is there from the start; sessions and ranks are named only where ``--metrics-ranks`` asks for it. Few
+connections at a time, each with a deadline. ``prometheus_client`` is imported here alone, and only where
+metrics are served.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class RankmemCollector(Collector):
         yield InfoMetricFamily("rankmem", "The aggregator.", {"version": self._sources.version})
         yield from self._totals()
         yield from self._now()
+        if self._sources.writer.rank_memory.shown_max:
+            yield from self._rank_memory()
         writer = self._sources.writer
         yield _histogram("rankmem_commit_seconds", "A commit, from begin to durable.", writer.commit_seconds)
         yield _histogram(
@@ -101,6 +104,30 @@ class RankmemCollector(Collector):
             "Messages of shippers with a wrong checksum.",
             self._sources.writer.errors.num_damaged,
         )
+
+    def _rank_memory(self) -> Iterator[Metric]:
+        """Of the ranks that hold most, and of how many: a scrape says what it leaves out."""
+        shown = self._sources.writer.rank_memory.shown()
+        yield _gauge("rankmem_rank_devices", "Devices of ranks alive, all of them.", shown.num_alive)
+        yield _gauge("rankmem_rank_devices_shown", "Those with series of their own.", len(shown.held))
+        yield _gauge("rankmem_ranks_used_bytes", "Held on all devices of ranks alive.", shown.used_bytes)
+        labels = ["session", "rank", "device"]
+        used = GaugeMetricFamily(
+            "rankmem_rank_used_bytes", "Allocated by a rank on a device; on cpu requested.", labels=labels
+        )
+        peak = GaugeMetricFamily(
+            "rankmem_rank_peak_bytes", "Its highest since this aggregator heard of the rank.", labels=labels
+        )
+        reserved = GaugeMetricFamily(
+            "rankmem_rank_reserved_bytes", "Held by its allocator from the device.", labels=labels
+        )
+        for device, held in shown.held.items():
+            names = [device.session_id, str(device.rank), device.device]
+            used.add_metric(names, held.used_bytes)
+            peak.add_metric(names, held.peak_bytes)
+            if held.reserved_bytes is not None:
+                reserved.add_metric(names, held.reserved_bytes)
+        yield from (used, peak, reserved)
 
     def _now(self) -> Iterator[Metric]:
         writer, condition = self._sources.writer, self._sources.condition()
