@@ -226,7 +226,9 @@ class Agent:
         step_hooks.when_off(deciding.stepped)
         step_hooks.install()
         at_step = weights.at_step if weights is not None else None
-        user_api.connect(recorder, steps, tracing.is_traced, parallel, at_step)
+        candidate = self._candidate
+        spool_dir = None if candidate is None else lambda: candidate.spool_dir
+        user_api.connect(recorder, steps, tracing.is_traced, parallel, at_step, spool_dir)
 
     def _install_module_hooks(
         self, recorder: Recorder, steps: Steps, tags: Tags, tracing: Tracing
