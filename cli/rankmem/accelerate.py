@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rankmem.step_log import StepLog
+from rankmem.step_log import WAIT_S_DEFAULT, StepLog
 
 
 class MemoryLog:
@@ -25,12 +25,15 @@ class MemoryLog:
         accelerator: the script's ``Accelerator``.
         every_steps: how often figures are logged, in steps; those of :class:`~rankmem.step_log.StepLog`,
             of the main process, whose trackers log.
+        wait_s: longest wait of :meth:`finish` for the figures of the last steps, in seconds.
     """
 
-    def __init__(self, accelerator: Any, *, every_steps: int = 10) -> None:
+    def __init__(self, accelerator: Any, *, every_steps: int = 10, wait_s: float = WAIT_S_DEFAULT) -> None:
         self._accelerator = accelerator
         self._steps = StepLog(
-            lambda figures, step: accelerator.log(dict(figures), step=step), every_steps=every_steps
+            lambda figures, step: accelerator.log(dict(figures), step=step),
+            every_steps=every_steps,
+            wait_s=wait_s,
         )
         self._number = 0
         self._steps.begin()

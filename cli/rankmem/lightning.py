@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rankmem.step_log import Log, StepLog
+from rankmem.step_log import WAIT_S_DEFAULT, Log, StepLog
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
     from pytorch_lightning import Callback
@@ -29,13 +29,16 @@ class MemoryCallback(Callback):
         every_steps: how often figures are logged, in the trainer's global steps; those of
             :class:`~rankmem.step_log.StepLog`, of the rank that the loggers log for (rank 0).
         log: takes them instead of the trainer's loggers: (figures, step).
+        wait_s: longest wait at the training's end for the figures of its last steps, in seconds.
     """
 
-    def __init__(self, *, every_steps: int = 10, log: Log | None = None) -> None:
+    def __init__(
+        self, *, every_steps: int = 10, log: Log | None = None, wait_s: float = WAIT_S_DEFAULT
+    ) -> None:
         self._given = log
         self._trainer: Any = None
         self._global_step = 0
-        self._steps = StepLog(self._log, every_steps=every_steps)
+        self._steps = StepLog(self._log, every_steps=every_steps, wait_s=wait_s)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Steps are counted from here on."""

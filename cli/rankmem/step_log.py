@@ -24,8 +24,8 @@ from rankmem_agent.spool.step_figures import StepFigure
 from rankmem_protos.errors import Code, RankmemError
 
 PREFIX: Final = "rankmem/"
-LAST_WAIT_S: Final = 3.0
-"""Of :meth:`StepLog.finish` for the last steps' figures: a flush takes at most a second."""
+WAIT_S_DEFAULT: Final = 10.0
+"""A flush takes a second; a shipper that has only begun, because the training was short, some more."""
 _POLL_S: Final = 0.05
 
 Log = Callable[[Mapping[str, int], int], None]
@@ -42,18 +42,20 @@ class StepLog:
     Args:
         log: takes the figures of this process's rank.
         every_steps: how often, in steps.
+        wait_s: longest wait of :meth:`finish` for the figures of the last steps, in seconds.
 
     Raises:
         RankmemError: INVALID for an every_steps below 1.
     """
 
-    def __init__(self, log: Log, *, every_steps: int = 10) -> None:
+    def __init__(self, log: Log, *, every_steps: int = 10, wait_s: float = WAIT_S_DEFAULT) -> None:
         if every_steps < 1:
             raise RankmemError(
                 Code.INVALID, f"every_steps={every_steps} cannot be used", "a whole number of at least 1"
             )
         self._log = log
         self._every_steps = every_steps
+        self._wait_s = wait_s
         self._framework_steps: dict[int, int] = {}
         """By the recording's number; those whose figures are not logged yet."""
         self._phases: dict[str, int] = {}
@@ -80,8 +82,8 @@ class StepLog:
             self._log_known()
 
     def finish(self) -> None:
-        """The training has ended: waits a moment for the figures of its last steps, and logs them."""
-        over_s = time.monotonic() + LAST_WAIT_S
+        """The training has ended: waits for the figures of its last steps, and logs them."""
+        over_s = time.monotonic() + self._wait_s
         while self._framework_steps:
             known = {figure.step for figure in self._figures()}
             if known.issuperset(self._framework_steps) or time.monotonic() > over_s:

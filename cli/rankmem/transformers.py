@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from rankmem.step_log import PREFIX, StepLog
+from rankmem.step_log import PREFIX, WAIT_S_DEFAULT, StepLog
 
 
 class MemoryCallback(TrainerCallback):
@@ -22,12 +22,19 @@ class MemoryCallback(TrainerCallback):
         log: the Trainer's own ``log``: figures are in its history and go wherever it reports to. It takes the
             figures of :class:`~rankmem.step_log.StepLog` and the step that they end with, ``rankmem/step``.
         every_steps: how often, in global steps.
+        wait_s: longest wait at the training's end for the figures of its last steps, in seconds.
     """
 
-    def __init__(self, log: Callable[[dict[str, float]], None], *, every_steps: int = 10) -> None:
+    def __init__(
+        self,
+        log: Callable[[dict[str, float]], None],
+        *,
+        every_steps: int = 10,
+        wait_s: float = WAIT_S_DEFAULT,
+    ) -> None:
         self._log_of_trainer = log
         self._control: Any = None
-        self._steps = StepLog(self._log, every_steps=every_steps)
+        self._steps = StepLog(self._log, every_steps=every_steps, wait_s=wait_s)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Steps are counted from here on."""
