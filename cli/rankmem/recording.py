@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
 
 DRAIN_S_DEFAULT: Final = 60.0
 """A user waits for the cell to end; what is not delivered by then stays on disk, and a warning says so."""
-_LEAVE_S: Final = 10.0
-"""For a shipper that has delivered everything to end."""
+_LEAVE_S: Final = 5.0
+"""For a shipper that has delivered everything to end, and for one that is told to."""
+_COMES_S: Final = 20.0
+"""For one that has only begun to say which process it is: its imports take half a second where none waits."""
 _POLL_S: Final = 0.02
 _VARIABLES: Final = ("RANKMEM_SESSION", "RANKMEM_AGGREGATOR", "RANKMEM_DRAIN_S", "RANKMEM_NAME")
 
@@ -200,9 +203,8 @@ def _hand_over(session_dir: Path) -> bool:
     shipper = _shipper_pid(session_dir)
     started = 0 if shipper is None else process_start_ticks(shipper)
     closing.close(session_dir)
-    over_s = time.monotonic() + _LEAVE_S
-    while shipper is not None and process_is_alive(shipper, started) and time.monotonic() < over_s:
-        time.sleep(_POLL_S)
+    if shipper is not None:
+        _see_off(shipper, started)
     if not folder.spools(session_dir):
         closing.remove_unless_shipping(session_dir)
         return True
@@ -210,11 +212,36 @@ def _hand_over(session_dir: Path) -> bool:
     return False
 
 
+def _see_off(pid: int, started_ticks: int) -> None:
+    """Waits for a shipper's end, then asks for it: the first signal has it drain, the second stops it."""
+    for _ in range(2):
+        if _ends(pid, started_ticks):
+            return
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    _ends(pid, started_ticks)
+
+
+def _ends(pid: int, started_ticks: int) -> bool:
+    """Waits for the end of a process; False if it lives on."""
+    over_s = time.monotonic() + _LEAVE_S
+    while is_alive := process_is_alive(pid, started_ticks):
+        if time.monotonic() > over_s:
+            break
+        time.sleep(_POLL_S)
+    return not is_alive
+
+
 def _shipper_pid(session_dir: Path) -> int | None:
-    """Of the shipper on this host; None where it has left or never came."""
+    """Of the shipper on this host, which may have only begun; None where it has left or never came."""
     from rankmem_ship.status import STATUS_NAME
 
-    try:
-        return int(json.loads((session_dir / STATUS_NAME).read_text())["pid"])
-    except (OSError, ValueError, KeyError):
-        return None
+    over_s = time.monotonic() + _COMES_S
+    while time.monotonic() < over_s:
+        try:
+            return int(json.loads((session_dir / STATUS_NAME).read_text())["pid"])
+        except FileNotFoundError:
+            if not session_dir.exists() or not election.is_shipping(session_dir):
+                return None
+        time.sleep(_POLL_S)
+    return None

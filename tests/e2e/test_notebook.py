@@ -13,7 +13,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from main_job import call, environment, rows
+from harmless_runs import closed_port
+from main_job import RANKMEM, call, environment, rows
 
 HEAVY = "{'grpc', 'duckdb', 'pyarrow'}"
 LOADED = "{name.partition('.')[0] for name in sys.modules}"
@@ -134,6 +135,30 @@ def test_what_cannot_be_recorded_or_asked_is_refused_in_words(
     done = call(_script(tmp_path, code), tmp_path, **variables)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.long
+def test_what_no_aggregator_takes_stays_on_disk_and_its_shipper_ends(tmp_path: Path) -> None:
+    code = f"""
+import torch, warnings
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter('always')
+    with rankmem.record(aggregator='127.0.0.1:{closed_port()}', drain_s=0.5) as recording:
+        torch.ones(1 << 20)
+assert not recording.is_delivered
+print(recording.session_id)
+print(*(str(each.message) for each in warned))
+"""
+    done = call(_script(tmp_path, code), tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    session, warning = done.stdout.splitlines()
+    (folder,) = (tmp_path / "spool").iterdir()
+    assert warning == f"some records are not stored yet (try: rankmem ship {folder})"
+    assert _leftover(session) == []
+    delivered = call((*RANKMEM, "ship", str(folder), "--db", "later.duckdb"), tmp_path)
+    assert delivered.returncode == 0, delivered.stderr
+    (rank,) = rows(tmp_path, "ranks", "--db", "later.duckdb")
+    assert rank["complete"]
 
 
 def test_a_notebook_shows_a_table_and_a_curve_in_the_cell(

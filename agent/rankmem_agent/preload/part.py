@@ -83,7 +83,8 @@ def is_recorded() -> bool:
 
 
 def _check_unrecorded() -> None:
-    if is_recorded():
+    marked_by, _, _ = os.environ.get(rank_detection.MARK, "").partition(" ")
+    if is_recorded() or marked_by == str(os.getpid()):
         raise RankmemError(
             Code.CONFLICT,
             "this process is recorded already, or was: there is one recording in a process's life",
