@@ -29,6 +29,7 @@ from rankmem_agent.preload.rank_detection import ranked
 from rankmem_agent.session_ids import make_session_id
 from rankmem_agent.spool import election, folder
 from rankmem_agent.spool.process_stat import process_is_alive, process_start_ticks
+from rankmem_protos.credentials import CLIENT_VARIABLES
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
@@ -108,7 +109,11 @@ def record(
             name=name or _default_name(),
             drain_s=drain_s,
         )
-        part = RecordedPart({key: made[key] for key in _VARIABLES if key in made})
+        # Credentials are for another aggregator than our own.
+        without = () if aggregator else CLIENT_VARIABLES
+        part = RecordedPart(
+            {**dict.fromkeys(without), **{key: made[key] for key in _VARIABLES if key in made}}
+        )
         part.begin()
         _last = recording
         try:

@@ -22,10 +22,10 @@ class RecordedPart:
 
     Args:
         variables: those that ``rankmem run`` sets (:mod:`rankmem_agent.preload.launch`), set here while it
-            is recorded; what the shipper needs of them it inherits.
+            is recorded, or taken away (None); what the shipper needs of them it inherits.
     """
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
+    def __init__(self, variables: Mapping[str, str | None]) -> None:
         self._variables = variables
         self._before: dict[str, str | None] = {}
 
@@ -41,7 +41,7 @@ class RecordedPart:
         mine.is_given = True
         marks = (rank_detection.MARK, rank_detection.LAUNCH)
         self._before = {name: os.environ.get(name) for name in (*self._variables, *marks)}
-        os.environ.update(self._variables)
+        _set(self._variables)
         start.attach_after_torch(mine)
         if "torch" in sys.modules and not is_recorded():
             self._restore()
@@ -68,11 +68,7 @@ class RecordedPart:
             self._restore()
 
     def _restore(self) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        _set(self._before)
         self._before = {}
 
 
@@ -80,6 +76,15 @@ def is_recorded() -> bool:
     """Whether the agent is or was attached in this process, with a spool."""
     attach = sys.modules.get("rankmem_agent.preload.attach")
     return attach is not None and bool(attach.has_recorded())
+
+
+def _set(variables: Mapping[str, str | None]) -> None:
+    """Sets variables of this process; takes those away that are None."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _check_unrecorded() -> None:
