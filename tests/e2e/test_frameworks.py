@@ -114,7 +114,7 @@ def test_the_memory_of_steps_is_logged_as_the_database_has_it(
 
 def test_accelerate_launch(python: str, tmp_path: Path) -> None:
     launcher = str(Path(python).with_name("accelerate"))
-    given = ("--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
+    given = ("--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no")
     _run(tmp_path, launcher, "launch", *given, "--dynamo_backend", "no", str(TRAIN))
     _both_are_complete(tmp_path)
 
