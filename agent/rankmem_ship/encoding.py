@@ -22,6 +22,8 @@ MESSAGE_BYTES_MAX: Final = 2 << 20
 """Half of gRPC's default limit for a message."""
 
 
+Look = Callable[[Sequence[Rows]], None]
+"""Is shown the rows of each batch."""
 Leave = Callable[[Batch, Sequence[Rows]], Batch]
 """(a batch, its rows) -> the batch that is sent: without the rows that stay on this host."""
 
@@ -54,12 +56,14 @@ def encode(
     log_slice: LogSlice,
     extra: Callable[[], Sequence[Rows]],
     leave: Leave | None = None,
+    look: Look | None = None,
 ) -> list[EncodedBatch]:
     """The slice as messages, each under MESSAGE_BYTES_MAX.
 
     Args:
         extra: rows attached to the last message (clock, own cost).
         leave: leaves rows of events on this host; None: all are sent.
+        look: is shown the rows of each message.
     """
     before = pairing.state
     for part in log_slice.parts:
@@ -82,10 +86,14 @@ def encode(
     halves = halve(log_slice) if size_bytes > MESSAGE_BYTES_MAX else None
     if halves is None:
         state = pairing.state
+        if look is not None:
+            look(rows)
         if leave is not None:
             message = leave(message, rows)
             size_bytes = message.ByteSize()
         return [EncodedBatch(message=message, size_bytes=size_bytes, state_after=state, full=log_slice.full)]
     pairing.state = before
     first, second = halves
-    return encode(pairing, spool_id, first, tuple, leave) + encode(pairing, spool_id, second, extra, leave)
+    return encode(pairing, spool_id, first, tuple, leave, look) + encode(
+        pairing, spool_id, second, extra, leave, look
+    )

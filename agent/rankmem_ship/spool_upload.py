@@ -39,6 +39,7 @@ from rankmem_ship.pairing.state import PairingState
 from rankmem_ship.pairing.upserts import ClockEstimate
 from rankmem_ship.send_buffer import SendBuffer
 from rankmem_ship.spool_reader.reader import Gap, SpoolReader
+from rankmem_ship.step_rows import StepRows
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class SpoolUpload:
         self._leave: Leave | None = None
         self._pairing = Pairing(self.meta, self.reader.strings)
         self._slices = LogSlices(self.reader)
+        self._step_rows = StepRows(folder)
         self._saved_seq = -1
         self._saved_s = time.monotonic()
         self._final_encoded = False
@@ -248,7 +250,12 @@ class SpoolUpload:
                 log_slice, ended_ns=ended_ns, exited=self.reader.exited(), wrote_end=self.reader.ended
             )
         self._final_encoded = log_slice.final
-        return encode(self._pairing, self.meta.spool_id, log_slice, rows, self._leave)
+        return encode(self._pairing, self.meta.spool_id, log_slice, rows, self._leave, self._show_steps)
+
+    def _show_steps(self, rows: Sequence[Rows]) -> None:
+        """To the trainer; without them it has none, and its events are delivered all the same."""
+        with contextlib.suppress(OSError):
+            self._step_rows.note(rows)
 
     def _note_stored(self, last_sequence: int) -> None:
         self.stored = max(self.stored, last_sequence)

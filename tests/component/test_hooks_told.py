@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +15,7 @@ from hook_recorder import Recorded
 from rankmem_agent.hooks import user_api as told
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.parallel import Parallel
-from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.steps import Optimizer, Steps
 from rankmem_agent.spool.layout import BY_USER, Category, Kind, MarkerKind
 
 
@@ -143,3 +144,19 @@ def test_what_cannot_be_read_is_not_told_and_raises_nothing(recorded: Recorded) 
     rankmem_agent.tag([Broken()], "input")
     rankmem_agent.tag(torch.zeros(2, device="meta"), "input")
     assert not recorded.records
+
+
+def test_steps_that_are_left_to_calls_end_at_calls_alone_from_the_first_on() -> None:
+    made = Recorded()
+    steps = Steps(made)
+    told.connect(made, steps, torch.compiler.is_compiling)
+    try:
+        told.leave_steps_to_calls()
+        layer = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        assert not steps.ends(Optimizer(weakref.ref(optimizer), 0))
+        assert [told.end_step(), told.end_step()] == [0, 1]
+    finally:
+        told.disconnect()
+    assert told.end_step() is None
+    assert told.spool_dir() is None

@@ -20,7 +20,7 @@ MAY_IMPORT_OF_OURS = {
     "rankmem_cli": {
         "rankmem_protos", "rankmem_agent", "rankmem_ship", "rankmem_imports", "rankmem_aggregator",
     },
-    "rankmem": {"rankmem_protos", "rankmem_agent", "rankmem_aggregator"},
+    "rankmem": {"rankmem_protos", "rankmem_agent", "rankmem_ship", "rankmem_aggregator"},
 }  # fmt: skip
 """Package by package; ``rankmem_agent`` is what the trainer runs."""
 OF_THE_AGENT = ("spool", "config", "facts", "launchers", "privacy", "session_ids", "tap.snapshot_format")

@@ -153,10 +153,14 @@ class Steps:
         """It exists no more: it is not waited for."""
         self._wait_for([each for each in self._in_use if each is not optimizer])
 
-    def ended_by_user(self) -> None:
-        """The user has ended a step."""
+    def leave_to_user(self) -> None:
+        """From here on the user alone ends steps."""
         self.catch_up()
         self._user_ends, self._only = True, None
+
+    def ended_by_user(self) -> None:
+        """The user has ended a step."""
+        self.leave_to_user()
         if self._recorder is not None:
             self.record(self._recorder.intern(ENDED_BY_USER))
             self.ended()

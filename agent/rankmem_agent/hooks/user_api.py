@@ -12,6 +12,7 @@ from itertools import count
 TYPE_CHECKING = False  # typing's own is not worth its import here
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import TracebackType
 
     from rankmem_agent.hooks.parallel import Parallel
@@ -30,6 +31,7 @@ class _Connected:
     steps: Steps | None = None
     parallel: Parallel | None = None
     at_step: Callable[[], None] | None = None
+    spool_dir: Callable[[], Path] | None = None
     is_compiling: Callable[[], bool] | None = None
     markers = count(FIRST_MARKER)
     """The next marker's id; taken from it in one piece, whatever the threads do."""
@@ -88,10 +90,29 @@ def step() -> None:
 
     For trainings whose optimizers do not show the steps: custom optimizers, or many that take turns.
     """
+    end_step()
+
+
+def end_step() -> int | None:
+    """The same; the number of the step that it ended, None where nothing is recorded."""
+    steps = _Connected.steps
+    if _recorder() is None or steps is None:
+        return None
+    if _Connected.at_step is not None:
+        _Connected.at_step()
+    steps.ended_by_user()
+    return steps.number - 1
+
+
+def leave_steps_to_calls() -> None:
+    """From here on :func:`step` alone ends steps, from the first one on."""
     if _recorder() is not None and _Connected.steps is not None:
-        if _Connected.at_step is not None:
-            _Connected.at_step()
-        _Connected.steps.ended_by_user()
+        _Connected.steps.leave_to_user()
+
+
+def spool_dir() -> Path | None:
+    """The folder of this process's log now; None where nothing is recorded."""
+    return None if _Connected.spool_dir is None else _Connected.spool_dir()
 
 
 def tag(tensors: object, category: str, *, name: str = "") -> None:
@@ -145,19 +166,22 @@ def connect(
     is_compiling: Callable[[], bool],
     parallel: Parallel | None = None,
     at_step: Callable[[], None] | None = None,
+    spool_dir: Callable[[], Path] | None = None,
 ) -> None:
     """Called by the agent when it is on.
 
     Args:
         at_step: called when the user ends a step, before it is counted.
+        spool_dir: where the log is; it moves once.
     """
     _Connected.recorder, _Connected.steps, _Connected.is_compiling = recorder, steps, is_compiling
-    _Connected.parallel, _Connected.at_step = parallel, at_step
+    _Connected.parallel, _Connected.at_step, _Connected.spool_dir = parallel, at_step, spool_dir
 
 
 def disconnect() -> None:
     """Called by the agent when it is off, and in a forked child: whatever was connected is forgotten."""
     _Connected.recorder = _Connected.steps = _Connected.parallel = _Connected.at_step = None
+    _Connected.spool_dir = None
 
 
 def _recorder() -> Recorder | None:

@@ -138,8 +138,14 @@ class Agent:
         for hooks in self._hooks:
             hooks.stop()
 
+    @property
+    def session_dir(self) -> Path:
+        """The session's folder on this host."""
+        return self._session_dir
+
     def finish(self) -> None:
-        """At the interpreter's exit: the last figures, END, and the wait for the last acknowledgement."""
+        """At the interpreter's exit, or where the user ends the recording: the last figures, END, and
+        the wait for the last acknowledgement."""
         candidate, deciding = self._candidate, self._deciding
         if os.getpid() != self._pid or candidate is None or deciding is None or deciding.is_over:
             return
@@ -220,7 +226,9 @@ class Agent:
         step_hooks.when_off(deciding.stepped)
         step_hooks.install()
         at_step = weights.at_step if weights is not None else None
-        user_api.connect(recorder, steps, tracing.is_traced, parallel, at_step)
+        candidate = self._candidate
+        spool_dir = None if candidate is None else lambda: candidate.spool_dir
+        user_api.connect(recorder, steps, tracing.is_traced, parallel, at_step, spool_dir)
 
     def _install_module_hooks(
         self, recorder: Recorder, steps: Steps, tags: Tags, tracing: Tracing
@@ -287,6 +295,21 @@ def attach(detected: DetectedRank, *, is_worker: bool = False) -> None:
             guard.failed(error)
             if _agent is None or not _agent.is_open:
                 record_failed_start(detected, error, is_worker=is_worker)
+
+
+def has_recorded() -> bool:
+    """Whether this process is or was recorded."""
+    return _agent is not None and _agent.is_open
+
+
+def end() -> Path:
+    """Ends the recording of this process before the process ends; the session's folder.
+
+    Waits for the last acknowledgement, as a process's end does.
+    """
+    assert _agent is not None  # has_recorded()
+    _agent.finish()
+    return _agent.session_dir
 
 
 def _is_beside_its_rank(detected: DetectedRank, config: AgentConfig) -> bool:

@@ -29,6 +29,13 @@ def attach_after_torch(mine: DetectedRank) -> None:
     torch_import.after_import(lambda: _attach(mine))
 
 
+def cancel() -> None:
+    """Waits for no import of torch any more."""
+    from rankmem_agent.preload import torch_import
+
+    torch_import.cancel()
+
+
 def _attach(mine: DetectedRank) -> None:
     try:
         from rankmem_agent.preload.process_kind import attach_in_time  # only now: the process has torch

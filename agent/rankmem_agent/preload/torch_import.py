@@ -33,6 +33,12 @@ def after_import(callback: Callable[[], None]) -> None:
     sys.meta_path.insert(0, _TorchFinder(callback))
 
 
+def cancel() -> None:
+    """Calls nothing back that is waiting still."""
+    for finder in [each for each in sys.meta_path if isinstance(each, _TorchFinder)]:
+        finder.remove()
+
+
 class _TorchFinder:
     """A meta path finder for torch; everything else is the others'."""
 
