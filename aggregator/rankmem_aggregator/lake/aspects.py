@@ -1,8 +1,8 @@
 """What a question sees of a session whose events are partly on their hosts.
 
-Stage: query, in the process that reads the lake: a reader's, or an aggregator. In: a statement, its parameters
-and a connection; out: the connection's variables (``not_here``). A question about one rank sees the rows of
-that rank alone, and is refused for none of another. Which statement is which question its text says.
+Stage: query, in the process that reads the lake: a reader's, or an aggregator. In: a statement, its
+parameters and a connection; out: the connection's variables (``not_here``). A question about one rank sees
+the rows of that rank alone, and is refused for none of another. A statement's text says which question it is.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from rankmem_protos.tables import ALLOCATION_RECORD, DETAIL_TABLES, MEMORY_EVENT
 ABOUT_RANKS: Final = "about_ranks"
 """Variable: a list; rows of events of other ranks are left out, here or not. NULL: of all."""
 MISSING_AS: Final = "missing_as"
-"""Variable: ``lowest`` or ``highest``, for the sum over ranks: what devices held at least, or at most, stands in
-place of events that are not here. NULL: reading them fails."""
+"""Variable, for the sum over ranks: ``lowest`` or ``highest``, where what devices held at least, or at most,
+stands in place of events that are not here. NULL: reading them fails."""
 BOUNDED: Final = frozenset({MEMORY_EVENT.name, ALLOCATION_RECORD.name})
 """The tables that the search for the highest sum reads. Of blocks older than the recording it takes what
 buckets say, too."""

@@ -270,9 +270,7 @@ class LakeStore:
         if failure is not None:
             raise failure
 
-    def prepare(
-        self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]
-    ) -> None:
+    def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
         """Has a cursor show what a question needs of a session whose events are partly on their hosts."""
         session = {"session": parameters.get("session")}
         if needs_aspect(text, parameters) and cursor.execute(_LACKS, session).fetchone():

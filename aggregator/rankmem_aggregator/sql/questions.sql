@@ -307,3 +307,15 @@ ORDER BY device_type, requested_bytes DESC, attempt, rank, device;
 -- Scatter: none
 SELECT * FROM job_peak_bound($session, of_shares := $shares::VARCHAR)
 ORDER BY device_type;
+
+-- name: clock_error
+-- Question: By how much may the clock of a rank be off, the largest?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   error_ns (ns): 0 where no clock was compared
+-- Scatter: none
+SELECT coalesce(max(error_ns), 0)::BIGINT AS error_ns
+FROM rank_span
+WHERE session_id = $session
+ORDER BY error_ns;

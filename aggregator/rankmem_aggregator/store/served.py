@@ -79,9 +79,7 @@ class ServedStore(Protocol):
             RankmemError: UNAVAILABLE while there is none.
         """
 
-    def prepare(
-        self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]
-    ) -> None:
+    def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
         """Has a cursor show what a question needs, where not all rows of its session are here."""
 
     def close(self) -> None:

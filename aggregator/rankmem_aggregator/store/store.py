@@ -53,9 +53,7 @@ class Store:
         """
         return self.instance.cursor()
 
-    def prepare(
-        self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]
-    ) -> None:
+    def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
         """Nothing is to be done: all rows are here."""
 
     def write(self, rows: Mapping[str, pa.Table]) -> None:
