@@ -55,6 +55,8 @@ class Fetched:
     """Stretches that did not come in time, though their shipper is connected."""
     unconnected: dict[str, list[int]] = field(default_factory=dict)
     """By host the ranks of which no shipper is connected to the aggregator."""
+    size_bytes: int = 0
+    """Of the rows that were asked for around the job's peak, about."""
 
     @property
     def is_whole(self) -> bool:
@@ -135,8 +137,8 @@ def fetch_peak(
         part = fetching.bring(asked)
         found.came += part.came
         found.waiting, found.unconnected = part.waiting, part.unconnected
-        if room is not None:
-            room -= _size(new)
+        found.size_bytes += _size(new)
+        room = None if bytes_max is None else bytes_max - found.size_bytes
     return found
 
 

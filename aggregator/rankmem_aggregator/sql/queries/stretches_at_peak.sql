@@ -68,5 +68,6 @@ SELECT DISTINCT
 FROM piece AS p
 ASOF INNER JOIN hot AS f ON f.device_type = p.device_type AND p.first_ns >= f.time_ns
 ASOF INNER JOIN hot AS l ON l.device_type = p.device_type AND p.last_ns >= l.time_ns
+CROSS JOIN unstreamed
 WHERE f.is_hot OR l.num_hot > f.num_hot
 ORDER BY p.attempt, p.rank, p.sequence_first;

@@ -77,6 +77,7 @@ FROM (
     FROM step
     GROUP BY device_type, time_ns
 )
+CROSS JOIN unstreamed
 ORDER BY device_type, time_ns;
 
 COMMENT ON MACRO TABLE job_peak_course IS 'How high the sum over all ranks can have stood, and stood for certain, at each time, by summaries alone.';
