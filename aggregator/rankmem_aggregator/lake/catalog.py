@@ -62,14 +62,14 @@ class Catalog:
         )
 
     def has_openings(self, session_id: str) -> bool:
-        """Whether there is an opening for all of a session: none of its files is of a later commit.
+        """Whether there is an opening for all of a session: its files are of one cut, and none was joined since.
 
         One of an older layout is none: it does not say by which clock offsets it was made.
         """
         openings = [file for file in self.of_table(OPENING.name) if file.session_id == session_id]
         if not openings or any(file.layout_version < OPENING_LAYOUT for file in openings):
             return False
-        return max(f.sequence for f in self.of_session(session_id)) <= min(f.sequence for f in openings)
+        return len({(file.writer, file.state) for file in self.of_session(session_id)}) == 1
 
     def session_ids(self) -> list[str]:
         """The sessions, ordered by id."""

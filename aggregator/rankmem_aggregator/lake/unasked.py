@@ -31,7 +31,9 @@ LOOK_S: Final = 5.0
 RUNNING_S: Final = 600.0
 """Between two searches of a session: while it runs its peak may rise, and events are not sent for nothing."""
 FETCH_S: Final = 60.0
-"""Longest for one session; then others have their turn. And until one that failed is tried again."""
+"""Longest for one session; then others have their turn."""
+AGAIN_S: Final = 60.0
+"""Until a search is tried again that failed, or found nothing yet."""
 
 
 @dataclass(slots=True)
@@ -120,16 +122,17 @@ class PeakBringer:
         try:
             given = {"session": session_id, "ranks": None, "from_ns": None, "until_ns": None}
             if not self.sql(query_text("stretches_missing"), given).num_rows:
+                known.due_s = time.monotonic() + AGAIN_S  # its first batches may not have come
                 return
             found = fetch_peak(
                 self, session_id, timeout_s=FETCH_S, bytes_max=known.room_bytes, stop=self._stop
             )
         except RankmemError as exc:  # too much is asked just now, or the store is away: later
             logger.info("the peak of session %s is not looked for now: %s", session_id, exc)
-            known.due_s = time.monotonic() + FETCH_S
+            known.due_s = time.monotonic() + AGAIN_S
             return
         known.room_bytes -= found.size_bytes
         if found.came:
             logger.info("session %s: %d stretches that can hold its peak came", session_id, found.came)
         if found.waiting and not is_alive:
-            known.due_s = time.monotonic() + FETCH_S
+            known.due_s = time.monotonic() + AGAIN_S
