@@ -62,7 +62,7 @@ class Catalog:
         )
 
     def has_openings(self, session_id: str) -> bool:
-        """Whether there is an opening for all of a session: its files are of one cut, and none was joined since.
+        """Whether there is an opening for all of a session: its files are of one cut, and as it left them.
 
         One of an older layout is none: it does not say by which clock offsets it was made.
         """

@@ -33,7 +33,7 @@ RUNNING_S: Final = 600.0
 FETCH_S: Final = 60.0
 """Longest for one session; then others have their turn."""
 AGAIN_S: Final = 60.0
-"""Until a search is tried again that failed, or found nothing yet."""
+"""Until a session is looked at again that had nothing yet, or of which not all came."""
 
 
 @dataclass(slots=True)
@@ -127,9 +127,9 @@ class PeakBringer:
             found = fetch_peak(
                 self, session_id, timeout_s=FETCH_S, bytes_max=known.room_bytes, stop=self._stop
             )
-        except RankmemError as exc:  # too much is asked just now, or the store is away: later
+        except RankmemError as exc:
+            # The store is away, or it is more than a statement may take: not again at once.
             logger.info("the peak of session %s is not looked for now: %s", session_id, exc)
-            known.due_s = time.monotonic() + AGAIN_S
             return
         known.room_bytes -= found.size_bytes
         if found.came:

@@ -142,15 +142,19 @@ def fetch_peak(
     return found
 
 
-def stretches_at_peak(ask: Ask, session_id: str, shares: pa.Table, *, is_known: bool = False) -> list[Row]:
+def stretches_at_peak(
+    ask: Ask, session_id: str, shares: pa.Table | None, *, is_known: bool = False
+) -> list[Row]:
     """The stretches that are not here and can hold a sum as high as a known one.
 
     Args:
         ask: asks the store.
         session_id: the full id.
-        shares: rows of ``job_peak``: sums that were reached.
+        shares: rows of ``job_peak``: sums that were reached; None: those with the highest bound.
         is_known: whether they are the peak: then those with events as near as the clocks may differ.
     """
+    if shares is None:
+        return _at_peak(ask, session_id, None)
     if not is_known:
         least = {row["device_type"]: row["job_peak_bytes"] for row in shares.to_pylist()}
         text = json.dumps([{"device_type": name, "bytes": bytes_} for name, bytes_ in least.items()])
@@ -169,7 +173,7 @@ def stretches_at_peak(ask: Ask, session_id: str, shares: pa.Table, *, is_known: 
 def _next_at_peak(ask: Ask, session_id: str, room: int | None, *, is_first: bool) -> list[Row]:
     """The stretches to bring next; those that are gone are among them. None where it is exact."""
     # What is certain of sums without events is little: first those where it can have been the highest.
-    if is_first and (rows := _at_peak(ask, session_id, None)):
+    if is_first and (rows := stretches_at_peak(ask, session_id, None)):
         return rows if _fits(rows, room) else []
     lowest, highest = (
         ask(query_text(name), {"session": session_id}) for name in ("job_peak_lowest", "job_peak_highest")

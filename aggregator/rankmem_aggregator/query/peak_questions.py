@@ -46,9 +46,11 @@ class PeakQuestions(InsightQuestions):
         except RankmemError as exc:
             if not is_not_here(exc):
                 raise
-            lowest = self._answer("job_peak_lowest", session=full_id)
-            if lowest.equals(self._ask("job_peak_highest", session=full_id)):
-                return lowest
+            lowest = None
+            if self._is_partly_here(full_id):
+                lowest = self._answer("job_peak_lowest", session=full_id)
+                if lowest.equals(self._ask("job_peak_highest", session=full_id)):
+                    return lowest
             raise peak_not_here(full_id, stretches_at_peak(self.sql, full_id, lowest)) from exc
 
     def job_peak_interval(self, session: str | None = None) -> pa.Table:
@@ -58,13 +60,17 @@ class PeakQuestions(InsightQuestions):
         """
         full_id = self.session_id(session)
         rows = self._answer("job_peak_interval", session=full_id)
-        missing = self._ask("stretches_missing", session=full_id, ranks=None, from_ns=None, until_ns=None)
-        if not missing.num_rows:
+        if not self._is_partly_here(full_id):
             return rows
-        lowest, highest = (
-            {row["device_type"]: row for row in self._ask(name, session=full_id).to_pylist()}
-            for name in ("job_peak_lowest", "job_peak_highest")
-        )
+        try:
+            lowest, highest = (
+                {row["device_type"]: row for row in self._ask(name, session=full_id).to_pylist()}
+                for name in ("job_peak_lowest", "job_peak_highest")
+            )
+        except RankmemError as exc:
+            if not is_not_here(exc):
+                raise
+            return rows  # an older aggregator, which knows no bounds but these
         found = [
             row
             | {
@@ -77,6 +83,13 @@ class PeakQuestions(InsightQuestions):
             if row["device_type"] in lowest and row["device_type"] in highest
         ]
         return pa.Table.from_pylist(found, schema=rows.schema)
+
+    def _is_partly_here(self, full_id: str) -> bool:
+        """Whether some of the events that stayed on hosts came, and some did not: otherwise a search of bounds
+        finds no more than summaries say, or all.
+        """
+        (counted,) = self._ask("stretches_counted", session=full_id).to_pylist()
+        return 0 < counted["here"] < counted["stretches"]
 
     def job_peak_bound(self, session: str | None = None, *, shares: pa.Table | None = None) -> pa.Table:
         """How certain the job's peak is, by device type; columns: those of the macro ``job_peak_bound``.

@@ -319,3 +319,15 @@ SELECT coalesce(max(error_ns), 0)::BIGINT AS error_ns
 FROM rank_span
 WHERE session_id = $session
 ORDER BY error_ns;
+
+-- name: stretches_counted
+-- Question: How many stretches of a session's logs stayed on their hosts, and how many of these are here?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   stretches, here: as in the view rank_availability, of all ranks
+-- Scatter: none
+SELECT coalesce(sum(stretches), 0)::BIGINT AS stretches, coalesce(sum(here), 0)::BIGINT AS here
+FROM rank_availability
+WHERE session_id = $session
+ORDER BY stretches;

@@ -81,10 +81,14 @@ def _fetched(
     said: Callable[[int, int], None],
 ) -> Fetched:
     from rankmem_aggregator.query.fetching import fetch, fetch_peak
+    from rankmem_aggregator.query.older_version import explained
 
     session_id = row["session_id"]
     if wanted.is_peak:
-        return fetch_peak(queries, session_id, timeout_s=timeout_s, said=said)
+        try:
+            return fetch_peak(queries, session_id, timeout_s=timeout_s, said=said)
+        except RankmemError as exc:
+            raise explained(exc, queries.target) from exc
     from_ns, until_ns = (
         None if text is None else parse_time(text, session_started_ns=row["started_ns"] or 0)
         for text in (wanted.from_, wanted.until)
