@@ -124,9 +124,10 @@ def fetch_peak(
     """
     stop = stop or threading.Event()
     given: Parameters = {"session": session_id, "ranks": None, "from_ns": None, "until_ns": None}
-    fetching = _Fetch(queries, given, time.monotonic() + timeout_s, said, stop)
+    deadline_s = time.monotonic() + timeout_s
+    fetching = _Fetch(queries, given, deadline_s, said, stop)
     found, asked, room, is_first = Fetched(), set[_Key](), bytes_max, True
-    while not stop.is_set():
+    while not stop.is_set() and time.monotonic() < deadline_s:
         rows = _next_at_peak(queries.sql, session_id, room, is_first=is_first)
         new = [row for row in rows if not row["is_gone"] and _key(row) not in asked]
         found.gone = sum(row["is_gone"] for row in rows)
@@ -218,6 +219,7 @@ class _Fetch:
     ) -> None:
         self._queries, self._given = queries, given
         self._deadline_s, self._said, self._stop = deadline_s, said, stop
+        self._asked: set[_Key] = set()
         self._asked_s: dict[str, float] = {}
         self._lost_s: dict[str, float] = {}  # since when no shipper of a spool is connected
 
@@ -251,9 +253,11 @@ class _Fetch:
         """Asks for what was not asked for lately."""
         now_s = time.monotonic()
         for spool_id, rows in on_hosts.items():
+            keys = {_key(row) for row in rows}
             again_s = POLL_S if spool_id in self._lost_s else ASK_AGAIN_S
-            if now_s - self._asked_s.get(spool_id, -ASK_AGAIN_S) < again_s:
+            if keys <= self._asked and now_s - self._asked_s[spool_id] < again_s:
                 continue
+            self._asked |= keys
             self._asked_s[spool_id] = now_s
             ranges = [(row["sequence_first"], row["sequence_last"]) for row in rows]
             parts = [ranges[at : at + STRETCHES_MAX] for at in range(0, len(ranges), STRETCHES_MAX)]

@@ -46,11 +46,12 @@ class PeakQuestions(InsightQuestions):
         except RankmemError as exc:
             if not is_not_here(exc):
                 raise
-            lowest = None
-            if self._is_partly_here(full_id):
-                lowest = self._answer("job_peak_lowest", session=full_id)
-                if lowest.equals(self._ask("job_peak_highest", session=full_id)):
-                    return lowest
+            summits = [] if self._is_partly_here(full_id) else stretches_at_peak(self.sql, full_id, None)
+            if summits:
+                raise peak_not_here(full_id, summits) from exc
+            lowest = self._answer("job_peak_lowest", session=full_id)
+            if lowest.equals(self._ask("job_peak_highest", session=full_id)):
+                return lowest
             raise peak_not_here(full_id, stretches_at_peak(self.sql, full_id, lowest)) from exc
 
     def job_peak_interval(self, session: str | None = None) -> pa.Table:
@@ -85,8 +86,9 @@ class PeakQuestions(InsightQuestions):
         return pa.Table.from_pylist(found, schema=rows.schema)
 
     def _is_partly_here(self, full_id: str) -> bool:
-        """Whether some of the events that stayed on hosts came, and some did not: otherwise a search of bounds
-        finds no more than summaries say, or all.
+        """Whether some of the events that stayed on hosts came, and some did not.
+
+        Otherwise a search for bounds finds little more than summaries say, or the peak.
         """
         (counted,) = self._ask("stretches_counted", session=full_id).to_pylist()
         return 0 < counted["here"] < counted["stretches"]
