@@ -212,26 +212,26 @@ def test_the_jobs_peak_needs_what_is_around_it_alone(
         running([shipper]),
         connect(aggregator.address) as remote,
         connect(database) as file,
+        connect(f"lake:{lake}") as queries,
     ):
         if is_asked:
             assert isinstance(remote, RemoteQueries)
             assert fetch_peak(remote, SESSION, timeout_s=60.0).is_whole
         else:
-            until("its peak is known", lambda: is_answered(remote), 200.0)
-        with connect(f"lake:{lake}") as queries:
-            for each in (queries, remote):
-                shares = each.job_peak(SESSION)
-                assert shares.equals(file.job_peak(SESSION))
-                assert each.job_peak_bound(SESSION, shares=shares).equals(file.job_peak_bound(SESSION))
-                (interval,) = each.job_peak_interval(SESSION).to_pylist()
-                peak = shares["job_peak_bytes"][0].as_py()
-                assert interval["reached_bytes"] == interval["bound_bytes"] == peak
-                with pytest.raises(RankmemError, match="are not here") as raised:
-                    each.job_peak_held(SESSION, shares=shares)
-                assert f"rankmem fetch {SESSION} --ranks" in raised.value.hint
-            places = queries.sql("SELECT sum(here) AS n, sum(stretches) AS m FROM rank_availability")
-            (row,) = places.to_pylist()
-            assert 0 < row["n"] < row["m"]
+            until("its peak is known", lambda: is_answered(queries), 200.0)
+        for each in (queries, remote):
+            shares = each.job_peak(SESSION)
+            assert shares.equals(file.job_peak(SESSION))
+            assert each.job_peak_bound(SESSION, shares=shares).equals(file.job_peak_bound(SESSION))
+            (interval,) = each.job_peak_interval(SESSION).to_pylist()
+            peak = shares["job_peak_bytes"][0].as_py()
+            assert interval["reached_bytes"] == interval["bound_bytes"] == peak
+            with pytest.raises(RankmemError, match="are not here") as raised:
+                each.job_peak_held(SESSION, shares=shares)
+            assert f"rankmem fetch {SESSION} --ranks" in raised.value.hint
+        places = queries.sql("SELECT sum(here) AS n, sum(stretches) AS m FROM rank_availability")
+        (row,) = places.to_pylist()
+        assert 0 < row["n"] < row["m"]
 
 
 def is_answered(queries: Queries) -> bool:

@@ -91,7 +91,7 @@ class PeakQuestions(InsightQuestions):
         Otherwise a search for bounds finds little more than summaries say, or the peak.
         """
         (counted,) = self._ask("stretches_counted", session=full_id).to_pylist()
-        return 0 < counted["here"] < counted["stretches"]
+        return bool(0 < counted["here"] < counted["stretches"])
 
     def job_peak_bound(self, session: str | None = None, *, shares: pa.Table | None = None) -> pa.Table:
         """How certain the job's peak is, by device type; columns: those of the macro ``job_peak_bound``.
