@@ -17,9 +17,9 @@ from rankmem_aggregator.query.not_here import MARK
 from rankmem_aggregator.store import schema
 from rankmem_protos.tables import ALLOCATION_RECORD, DETAIL_TABLES, MEMORY_EVENT, Table
 
-ABOUT_RANKS: Final = "about_ranks"
+ABOUT_RANKS: Final = "rankmem_about_ranks"
 """Variable: a list; rows of events of other ranks are left out, here or not. NULL: of all."""
-MISSING_AS: Final = "missing_as"
+MISSING_AS: Final = "rankmem_missing_as"
 """Variable, for the sum over ranks: ``lowest`` or ``highest``, where what devices held at least, or at most,
 stands in place of events that are not here. NULL: reading them fails."""
 BOUNDED: Final = frozenset({MEMORY_EVENT.name, ALLOCATION_RECORD.name})
