@@ -105,7 +105,7 @@ def at_peak(connection: duckdb.DuckDBPyConnection, reached: Sequence[dict[str, A
 
 
 @given(logs=jobs(), dice=st.randoms(use_true_random=False), share=st.sampled_from([0.2, 0.5, 1.0]))
-@examples(0.25)
+@examples(0.17)
 def test_bounds_hold_and_meet_once_what_can_hold_the_peak_is_here(
     whole: duckdb.DuckDBPyConnection,
     partial: duckdb.DuckDBPyConnection,
