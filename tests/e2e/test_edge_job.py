@@ -29,7 +29,7 @@ def test_events_stay_on_the_host_until_they_are_fetched(tmp_path: Path) -> None:
         at = ("--aggregator", address)
         try:
             train = (*TORCHRUN, "--nproc-per-node", "2", str(TRAIN), "--steps", "3")
-            edge = {"RANKMEM_EDGE": "on", "RANKMEM_EDGE_STAY_S": "120"}
+            edge = {"RANKMEM_EDGE": "on", "RANKMEM_EDGE_STAY_S": "600"}
             done = call((*RANKMEM, "run", *at, "--", *train), tmp_path, **edge)
             assert done.returncode == 0, done.stderr
             ranks = rows(tmp_path, "ranks", "--lake", "lake")
