@@ -83,6 +83,14 @@ class AggregatorConfig:
     """Each commit is a file a table, so with more than 20 aggregators 60 s are better."""
     lake_batch_bytes: int = option(64 * MIB, "Decoded bytes that are stored sooner.", least=1)
     """In memory twice while they are written."""
+    lake_peak_bytes: int = option(
+        256 * MIB,
+        "Bytes of events of a session that are brought from its hosts unasked, to know the job's peak.",
+        variable="RANKMEM_SERVE_LAKE_PEAK_BYTES",
+        metavar="BYTES",
+        least=0,
+    )
+    """With RANKMEM_EDGE. 0: none; rankmem fetch --around job-peak brings them then."""
     listen: str = option(
         LISTEN_DEFAULT,
         "Where to listen; port 0 takes a free one. Off loopback TLS and a token are required.",

@@ -12,11 +12,12 @@ import pytest
 from main_job import RANKMEM, TIMEOUT_S, TORCHRUN, TRAIN, ask, call, environment, rows
 
 pytest.importorskip("deltalake")
+SERVE = (*RANKMEM, "serve", "--lake", "lake", "--listen", "127.0.0.1:0")
 
 
 def test_events_stay_on_the_host_until_they_are_fetched(tmp_path: Path) -> None:
     with subprocess.Popen(
-        (*RANKMEM, "serve", "--lake", "lake", "--listen", "127.0.0.1:0", "--lake-interval-s", "0.5"),
+        (*SERVE, "--lake-interval-s", "0.5", "--lake-peak-bytes", "0"),
         cwd=tmp_path,
         env=environment(tmp_path),
         stderr=subprocess.PIPE,
@@ -28,7 +29,7 @@ def test_events_stay_on_the_host_until_they_are_fetched(tmp_path: Path) -> None:
         at = ("--aggregator", address)
         try:
             train = (*TORCHRUN, "--nproc-per-node", "2", str(TRAIN), "--steps", "3")
-            edge = {"RANKMEM_EDGE": "on", "RANKMEM_EDGE_STAY_S": "120"}
+            edge = {"RANKMEM_EDGE": "on", "RANKMEM_EDGE_STAY_S": "600"}
             done = call((*RANKMEM, "run", *at, "--", *train), tmp_path, **edge)
             assert done.returncode == 0, done.stderr
             ranks = rows(tmp_path, "ranks", "--lake", "lake")

@@ -85,6 +85,7 @@ print(rankmem.peak(recording))
     assert _leftover(session) == []
 
 
+@pytest.mark.long
 def test_memory_older_than_the_block_is_said_not_to_be_counted_and_an_exception_goes_on(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import threading
 from collections.abc import Iterator
@@ -211,6 +212,27 @@ def test_what_was_to_come_unasked_comes_from_the_next_shipper(tmp_path: Path) ->
             step_until(second, "they are sent", lambda: not (folder / "edge").exists())
     with connect(f"lake:{lake}") as queries:
         assert events_of(queries, 0) == queries.ranks(SESSION).to_pylist()[0]["events"]
+
+
+def test_a_host_that_is_wholly_late_is_missing_until_it_is_there(tmp_path: Path) -> None:
+    lake, late = tmp_path / "lake", tmp_path / "late" / SESSION
+    job = make_job(tmp_path)
+    for meta in job.glob("*/meta.json"):
+        told = json.loads(meta.read_text())
+        told["rank"]["world_size"] = 4
+        meta.write_text(json.dumps(told))
+    late.mkdir(parents=True)
+    for spool in ("0-2-1", "0-3-1"):
+        (job / spool).rename(late / spool)
+    found = []
+    with serving(lake) as aggregator:
+        for folder in (job, late):
+            with shipped(folder, aggregator.address), connect(f"lake:{lake}") as queries:
+                (overview,) = queries.sessions().to_pylist()
+                status = sorted(row["rank"] for row in queries.status(SESSION).to_pylist())
+                absent = sorted({row["rank"] for row in queries.incompleteness(SESSION).to_pylist()})
+                found.append((overview["complete"], status, absent))
+    assert found == [(False, [0, 1], [2, 3]), (True, [0, 1, 2, 3], [])]
 
 
 def test_a_sessions_shipper_that_lost_its_connection_is_asked_again(tmp_path: Path) -> None:

@@ -105,12 +105,15 @@ def fetched(
     shippers: Sequence[Shipper],
     ranks: Sequence[int] | None = None,
     *,
+    from_ns: int | None = None,
+    until_ns: int | None = None,
     timeout_s: float = 60.0,
 ) -> Fetched:
     """Brings the events of ranks from hosts whose shippers run meanwhile."""
     quick = patch.multiple(fetching, POLL_S=0.3, UNCONNECTED_S=1.0)
     with quick, running(shippers), RemoteQueries(address) as queries:
-        return fetch(queries, queries.session_id(SESSION), ranks, timeout_s=timeout_s)
+        session_id = queries.session_id(SESSION)
+        return fetch(queries, session_id, ranks, from_ns=from_ns, until_ns=until_ns, timeout_s=timeout_s)
 
 
 def copied(session_dir: Path, to: Path) -> Path:

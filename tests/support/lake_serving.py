@@ -122,8 +122,9 @@ def deliver(shipper: Shipper) -> None:
 
 @contextmanager
 def serving(lake: Path | str, **options: object) -> Iterator[Aggregator]:
-    """An aggregator of a lake, in this process; its commits wait only as long as is said."""
-    given = {"lake_interval_s": 0.05, "listen": "127.0.0.1:0", **options}
+    """An aggregator of a lake, in this process; its commits wait only as long as is said, and nothing is
+    brought from hosts unasked."""
+    given = {"lake_interval_s": 0.05, "lake_peak_bytes": 0, "listen": "127.0.0.1:0", **options}
     config = AggregatorConfig(lake=str(lake), **given)  # type: ignore[arg-type]
     with open_aggregator(config) as aggregator:
         yield aggregator

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lake_checks import with_hashes
+from lake_checks import num_rows, quick_differences, with_hashes
 from lake_story import JOB, STORY, lake_story
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake import queries as lake_queries
@@ -284,10 +284,8 @@ def test_a_lake_becomes_a_database_again(tmp_path: Path) -> None:
         lake.copy_to(tmp_path / "back.duckdb")
     hashed = with_hashes(database, tmp_path / "hashed.duckdb")
     with connect(tmp_path / "back.duckdb") as back, connect(hashed) as file:
-        for table in ("memory_event", "allocation_record", "stack_frame", "rank_info", "ingest_progress"):
-            statement = f"SELECT * FROM {table} ORDER BY ALL"
-            assert back.sql(statement) == file.sql(statement)
-        assert back.sessions() == file.sessions()
+        assert num_rows(back) == num_rows(file) > 1000
+        assert quick_differences(file, back, STORY) == []
         assert back.live(0, STORY) == file.live(0, STORY)
 
 

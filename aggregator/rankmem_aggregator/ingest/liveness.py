@@ -83,14 +83,21 @@ class Liveness:
 
     def alive(self) -> AliveRanks:
         """The ranks that are alive now. Any thread."""
-        since_ns = self._clock_ns() - int(ALIVE_S * NS_PER_S)
-        with self._lock:
-            alive = [p for p in self._last.values() if not p.final and p.stored_ns >= since_ns]
+        alive = self._alive()
         return AliveRanks(
             sessions=len({last.session_id for last in alive}),
             ranks=len(alive),
             lag_ns=max((last.lag_ns for last in alive), default=0),
         )
+
+    def alive_sessions(self) -> frozenset[str]:
+        """The sessions with a rank that is alive now. Any thread."""
+        return frozenset(last.session_id for last in self._alive())
+
+    def _alive(self) -> list[LastBatch]:
+        since_ns = self._clock_ns() - int(ALIVE_S * NS_PER_S)
+        with self._lock:
+            return [p for p in self._last.values() if not p.final and p.stored_ns >= since_ns]
 
     def _forget(self, now_ns: int) -> None:
         before_ns = now_ns - int(FORGOTTEN_S * NS_PER_S)

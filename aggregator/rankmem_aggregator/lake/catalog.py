@@ -26,7 +26,6 @@ from rankmem_aggregator.lake.layout import (
 )
 from rankmem_aggregator.lake.progress_rows import check_age, checked_files, progress_rows
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import AVAILABILITY
 
 PROGRESS_FILES_MAX: Final = 64
 """Files of lake_progress: more are joined to one, after an import and after so many commits of a writer."""
@@ -63,18 +62,14 @@ class Catalog:
         )
 
     def has_openings(self, session_id: str) -> bool:
-        """Whether there is an opening for all of a session: none of its files is of a later commit.
+        """Whether there is an opening for all of a session: its files are of one cut, and as it left them.
 
         One of an older layout is none: it does not say by which clock offsets it was made.
         """
         openings = [file for file in self.of_table(OPENING.name) if file.session_id == session_id]
         if not openings or any(file.layout_version < OPENING_LAYOUT for file in openings):
             return False
-        return max(f.sequence for f in self.of_session(session_id)) <= min(f.sequence for f in openings)
-
-    def has_summaries_first(self, session_id: str) -> bool:
-        """Whether rows of events of a session stayed on their hosts, or did at first."""
-        return any(file.session_id == session_id for file in self.of_table(AVAILABILITY.name))
+        return len({(file.writer, file.state) for file in self.of_session(session_id)}) == 1
 
     def session_ids(self) -> list[str]:
         """The sessions, ordered by id."""

@@ -41,7 +41,7 @@ from rankmem_aggregator.lake.sessions import sessions_over, sessions_shifted
 from rankmem_aggregator.query.local import InstanceQueries
 from rankmem_aggregator.store.schema import PRUNED_SPOOL, quoted
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION
+from rankmem_protos.tables import SCHEMA_VERSION
 
 WRITER: Final = "compact"
 LARGE_BYTES: Final = 256 * 1024 * 1024
@@ -134,14 +134,19 @@ class _Compactor:
         return is_sound
 
     def cut_session(self, catalog: Catalog, session_id: str, is_shifted: bool) -> None:
-        """Cuts a session that is over by hosts and by time, as an import does, with its openings."""
+        """Cuts a session that is over by hosts and by time, as an import does, with its openings.
+
+        Not one of whose events some are on their hosts: what devices held would follow from what is here.
+        """
         old = catalog.of_session(session_id)
-        if not is_to_cut(old, is_shifted) or not self._is_sound(
-            [file for file in old if file.path not in self._made]
-        ):
+        if not is_to_cut(old, is_shifted):
             return
         by = Authorship(writer=WRITER, sequence=min(file.sequence for file in old), state=_new_state())
-        with self._reading(catalog.about(session_id)) as (queries, _):
+        with self._reading(catalog.about(session_id)) as (queries, instance):
+            if session_id in instance.lacking_sessions or not self._is_sound(
+                [file for file in old if file.path not in self._made]
+            ):
+                return
             counts = {t.name: counts_by_session(queries, t).get(session_id, 0) for t in OF_SESSIONS}
             cut = cut_session(queries, session_id, counts["memory_event"], self._part_rows)
             parts = [(table, part) for table in OF_SESSIONS for part in cut.parts(table, counts[table.name])]
@@ -227,8 +232,6 @@ def is_to_cut(present: Sequence[DataFile], is_shifted: bool = False) -> bool:
         present: the files.
         is_shifted: whether they were cut by other clock offsets than those of now.
     """
-    if any(file.table_name == AVAILABILITY.name for file in present):
-        return False  # rows of it may still come from hosts
     is_ours = not any(file.writer.startswith(IMPORT_PREFIX) for file in present)
     is_whole = not any(file.table_name == PRUNED_SPOOL.name for file in present)
     marks = {(file.writer, file.state) for file in present}

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import duckdb
@@ -19,12 +20,12 @@ import duckdb
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.layout import LAYOUT_VERSION, LEFT_OUT, OPENING, TABLES, WHOLE, DataFile
-from rankmem_aggregator.lake.not_here import refusing
+from rankmem_aggregator.lake.not_here import not_here, refusing
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import ISOLATED, Settings
 from rankmem_aggregator.store.reading_instance import MINDSTUDIO, ConfinedInstance, needed_names
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import AVAILABILITY, DETAIL_TABLES, SCHEMA_VERSION, Table
+from rankmem_protos.tables import AVAILABILITY, DETAIL_TABLES, MEMORY_BUCKET, SCHEMA_VERSION, Table
 
 _HIVE: Final = "hive_types = {'session_id': VARCHAR, 'segment': BIGINT, 'hosts': INTEGER}"
 """Folders give the partition: a filter on session_id then opens no file of another session."""
@@ -81,12 +82,33 @@ class LakeInstance(ConfinedInstance):
         if not self._files.is_local:
             return  # each is compared when DuckDB opens it
         needed = needed_names(text)
-        if not needed.isdisjoint(DETAIL_TABLES):
-            needed |= {AVAILABILITY.name}
+        if not needed.isdisjoint(DETAIL_TABLES) and self._catalog.of_table(AVAILABILITY.name):
+            needed |= {AVAILABILITY.name, MEMORY_BUCKET.name}
         for name in needed - self._checked:
-            for file in self._catalog.of_table(name):
-                self._check(file)
-            self._checked.add(name)
+            self._check_table(name)
+
+    def _check_table(self, name: str) -> None:
+        for file in self._catalog.of_table(name):
+            self._check(file)
+        self._checked.add(name)
+
+    @cached_property
+    def lacking_sessions(self) -> frozenset[str]:
+        """The sessions of whose events some are not here: on their hosts, or gone.
+
+        Raises:
+            RankmemError: as :meth:`check_files`.
+        """
+        if not self._catalog.of_table(AVAILABILITY.name):
+            return frozenset()
+        if self._files.is_local and AVAILABILITY.name not in self._checked:
+            self._check_table(AVAILABILITY.name)
+        statement = f"SELECT DISTINCT session_id FROM ({not_here(self.rows_of(AVAILABILITY))})"
+        with self._connection.cursor() as cursor:
+            try:
+                return frozenset(session_id for (session_id,) in cursor.execute(statement).fetchall())
+            except duckdb.Error as exc:
+                raise self.fault() or exc from exc
 
     def fault(self) -> RankmemError | None:
         """The error of a file in an object store that DuckDB could not read as it should be."""
@@ -129,9 +151,9 @@ class LakeInstance(ConfinedInstance):
 
     def whole_rows(self, table: Table, rows: str) -> str:
         """The statement of a table's rows, which fails where some are not in the lake."""
-        if not self._catalog.of_table(AVAILABILITY.name):
+        if table.name not in DETAIL_TABLES or not self.lacking_sessions:
             return rows
-        return refusing(table, rows, self.rows_of(AVAILABILITY))
+        return refusing(table, rows, self.rows_of(AVAILABILITY), self.rows_of(MEMORY_BUCKET))
 
     def rows_of(self, table: Table, of_files: Sequence[DataFile] | None = None) -> str:
         """The statement that reads a table of the lake: its declared columns.

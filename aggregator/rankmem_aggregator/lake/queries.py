@@ -15,14 +15,13 @@ from typing import Final
 
 import duckdb
 
+from rankmem_aggregator.lake.aspects import needs_aspect, set_aspect
 from rankmem_aggregator.lake.catalog import newest_version, read_catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.instance import LakeInstance
-from rankmem_aggregator.lake.kernel import HostInstance
-from rankmem_aggregator.lake.parts import HostPart
 from rankmem_aggregator.query.local import Asked, InstanceQueries, T
 from rankmem_aggregator.query.types import Parameters
-from rankmem_aggregator.sql import named_scatters, page_names, page_text, query_names, query_text
+from rankmem_aggregator.sql import page_names, page_text, query_names, query_text
 from rankmem_aggregator.store import schema
 from rankmem_protos.tables import Table
 
@@ -30,10 +29,6 @@ FRESH_S: Final = 2.0
 """A version is looked for after this time: it takes some ms, on an object store a request."""
 INSTANCES_MAX: Final = 4
 """Instances of DuckDB with their views, some MiB each: all sessions, and those that were last asked about."""
-OF_FAILURES: Final = frozenset({"oom"})
-"""Questions about the ranks alone that ran out of memory: all that stayed of these comes unasked."""
-_FAILED: Final = "SELECT DISTINCT rank FROM oom WHERE session_id = $session ORDER BY rank"
-Ranks = tuple[int, ...] | None
 _OF_SESSION: Final = "--   session (text): session id"
 """In the head of a question about one session."""
 
@@ -53,7 +48,7 @@ class LakeQueries(InstanceQueries):
     def __init__(self, address: str, *, version: int | None = None) -> None:
         self._files = LakeFiles(address)
         self._pinned = version is not None
-        self._instances: dict[tuple[str | None, Ranks], LakeInstance] = {}
+        self._instances: dict[str | None, LakeInstance] = {}
         self._read(version)
         super().__init__(address, None)
 
@@ -93,40 +88,14 @@ class LakeQueries(InstanceQueries):
         self._read(None)
         self.close()
 
-    def _instance_of(self, session: str | None, ranks: Ranks = None) -> LakeInstance:
-        """An instance over the files of a session, and of those that belong to none; None: over all files.
-
-        Args:
-            session: its full id.
-            ranks: with the rows of these alone; None: of all.
-        """
-        key = session, ranks
-        if key not in self._instances:
+    def _instance_of(self, session: str | None) -> LakeInstance:
+        """An instance over the files of a session, and of those that belong to none; None: over all files."""
+        if session not in self._instances:
             if len(self._instances) == INSTANCES_MAX:
                 self._instances.pop(next(iter(self._instances))).close()
             catalog = self._catalog if session is None else self._catalog.about(session)
-            if session is None or ranks is None:
-                self._instances[key] = LakeInstance(self._files, catalog)
-            else:
-                part = HostPart(session_id=session, ranks=ranks, is_rest=False, host_uids=frozenset())
-                self._instances[key] = HostInstance(self._files, catalog, part, {})
-        return self._instances[key]
-
-    def _ranks_of(self, text: str, parameters: Parameters, session: str) -> Ranks:
-        """The ranks that a question is about, where rows of others may be on their hosts; None: all.
-
-        To a question about one rank rows of others change nothing but by the tables that a part has whole.
-        """
-        name, _ = named_scatters().get(text, ("", ""))
-        if not name or not self._catalog.has_summaries_first(session):
-            return None
-        rank = parameters.get("rank")
-        if isinstance(rank, int):
-            return (rank,)
-        if name not in OF_FAILURES:
-            return None
-        with self._instance_of(session).cursor(_FAILED) as cursor:
-            return tuple(row[0] for row in cursor.execute(_FAILED, {"session": session}).fetchall())
+            self._instances[session] = LakeInstance(self._files, catalog)
+        return self._instances[session]
 
     @contextlib.contextmanager
     def _asking(self, ask: Asked[T], text: str, parameters: Parameters | None) -> Iterator[T]:
@@ -134,10 +103,9 @@ class LakeQueries(InstanceQueries):
         session = (parameters or {}).get("session")
         is_known = isinstance(session, str) and session in self._session_ids
         about = str(session) if is_known and text in _of_one_session() else None
-        ranks = None if about is None else self._ranks_of(text, parameters or {}, about)
-        lake = self._instance_of(about, ranks)
+        lake = self._instance_of(about)
         lake.check_files(text)
-        self._instance = lake
+        self._instance = self._lake = lake
         try:
             with super()._asking(ask, text, parameters) as answer:
                 yield answer
@@ -145,6 +113,12 @@ class LakeQueries(InstanceQueries):
             if (fault := lake.fault()) is None:
                 raise
             raise fault from exc
+
+    def _cursor(self, text: str, parameters: Parameters) -> duckdb.DuckDBPyConnection:
+        cursor = super()._cursor(text, parameters)
+        if needs_aspect(text, parameters) and parameters.get("session") in self._lake.lacking_sessions:
+            set_aspect(cursor, text, parameters)
+        return cursor
 
 
 @cache

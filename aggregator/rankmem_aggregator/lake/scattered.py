@@ -88,8 +88,8 @@ class ScatteredQueries(LakeQueries):
     def _scattered(self, text: str, parameters: Parameters, session: str) -> pa.Table | None:
         """The answer of a named query by an engine; None: one process has to give it, or gives it sooner."""
         name, scatter = named_scatters()[text]
-        if self._catalog.has_summaries_first(session):
-            return None  # one process asks for the ranks alone that the question is about
+        if session in self._instance_of(session).lacking_sessions:
+            return None  # one process sees what the question needs of what is here
         if scatter == "none" or not self._is_worth(text, parameters, session):
             return None
         if scatter == "hosts":

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.sequence import Progress
 from rankmem_aggregator.ingest.stored_state import progress_rows
+from rankmem_aggregator.lake.aspects import needs_aspect, set_aspect
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.freshness import Freshness
 from rankmem_aggregator.lake.instance import LakeInstance
@@ -28,15 +29,17 @@ from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import TABLES
 from rankmem_aggregator.lake.not_here import refusing
 from rankmem_aggregator.lake.tail import Received, Tail
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.store import private_files, schema
 from rankmem_aggregator.store.disk import DISK_SLACK_BYTES, DiskLowError
 from rankmem_aggregator.store.instance import Settings
 from rankmem_aggregator.store.recovery import Readers
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import AVAILABILITY, SCHEMA_VERSION, Table
+from rankmem_protos.tables import AVAILABILITY, MEMORY_BUCKET, SCHEMA_VERSION, Table
 
 KEPT_INSTANCES: Final = 4
 """Statements may still run on those before: a commit comes every few seconds, a statement takes a minute."""
+_LACKS: Final = "SELECT 1 FROM rank_availability WHERE session_id = $session AND here < stretches LIMIT 1"
 _TAIL: Final = "tail"
 """Schema of the tables with received rows."""
 _PLACE: Final = "tail_place"
@@ -90,7 +93,11 @@ class TailInstance(LakeInstance):
     def _table_statements(self, table: Table) -> list[str]:
         if table.name not in TABLES:
             return super()._table_statements(table)
-        name = schema.quoted(table.name)
+        rows = self.whole_rows(table, self._all_rows(table))
+        return [f"CREATE VIEW {schema.quoted(table.name)} AS {rows}"]
+
+    def _all_rows(self, table: Table) -> str:
+        """The statement of the rows in files and of those that were received."""
         columns = ", ".join(map(schema.quoted, table.column_names()))
         tail = f"SELECT {columns}, {_PLACE} FROM {_tail_of(table)}"
         if self._catalog.of_table(table.name):
@@ -103,12 +110,11 @@ class TailInstance(LakeInstance):
             latest = f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {_PLACE} DESC) = 1"
         # Several writers have the same rows of what belongs to no session.
         distinct = "DISTINCT" if not table.key and "session_id" not in table.column_names() else ""
-        rows = f"SELECT {distinct} {columns} FROM ({rows}) {latest}"
-        return [f"CREATE VIEW {name} AS {self.whole_rows(table, rows)}"]
+        return f"SELECT {distinct} {columns} FROM ({rows}) {latest}"
 
     def whole_rows(self, table: Table, rows: str) -> str:
-        received = f"SELECT * EXCLUDE {_PLACE} FROM {_tail_of(AVAILABILITY)}"
-        return refusing(table, rows, f"{self.rows_of(AVAILABILITY)} UNION ALL {received}")
+        # Rows of availability may come with any batch: what is not here is looked up by each statement.
+        return refusing(table, rows, self._all_rows(AVAILABILITY), self._all_rows(MEMORY_BUCKET))
 
 
 class _Instance:
@@ -263,6 +269,12 @@ class LakeStore:
                     self._instances.append(made)
         if failure is not None:
             raise failure
+
+    def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
+        """Has a cursor show what a question needs of a session whose events are partly on their hosts."""
+        session = {"session": parameters.get("session")}
+        if needs_aspect(text, parameters) and cursor.execute(_LACKS, session).fetchone():
+            set_aspect(cursor, text, parameters)
 
     def close(self) -> None:
         """Ends it; statements that run are interrupted before. Idempotent."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.shared_rows import SharedRows
-from rankmem_aggregator.query.queries import SHARE_COLUMNS
+from rankmem_aggregator.query.peak_questions import SHARE_COLUMNS
 
 PEAK_S: Final = 60.0
 """For an answer that may look for it: of a billion events the search takes that long."""

@@ -107,7 +107,7 @@ class InstanceQueries(Queries):
     ) -> T | None:
         self._interrupts.check()
         # A cursor of its own: a stream that is read slowly does not end when the next question is asked.
-        cursor = self._instance.cursor(text)
+        cursor = self._cursor(text, parameters or {})
 
         def end() -> None:
             with contextlib.suppress(duckdb.Error):  # closed meanwhile
@@ -115,6 +115,9 @@ class InstanceQueries(Queries):
 
         running.enter_context(self._interrupts.running(end))
         return ask(cursor, text, dict(parameters) if parameters else None)
+
+    def _cursor(self, text: str, parameters: Parameters) -> duckdb.DuckDBPyConnection:
+        return self._instance.cursor(text)
 
 
 # A relation is bound when it is made and again when it runs: 3 to 13 ms of a statement of ours. What is

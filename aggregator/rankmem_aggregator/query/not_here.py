@@ -7,8 +7,10 @@ Stage: query, where DuckDB's errors become ours. In: the text that a lake's tabl
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_protos.errors import Code, RankmemError
 
 MARK: Final = "rows-not-here "
@@ -38,6 +40,31 @@ def not_here_error(text: str) -> RankmemError | None:
         )
     hint = f"rankmem fetch {session} --ranks {rank} --aggregator HOST:PORT brings them"
     return RankmemError(Code.NOT_FOUND, message, hint)
+
+
+def peak_not_here(session: str, missing: Sequence[Mapping[str, Any]]) -> RankmemError:
+    """The error of a question about the job's peak which stretches that are not here can change.
+
+    Args:
+        session: the full id.
+        missing: rows of ``stretches_at_peak``.
+    """
+    ranks = len({(row["attempt"], row["rank"]) for row in missing})
+    hosts = sorted({row["host_uid"] or "unknown" for row in missing})
+    gone = sum(row["is_gone"] for row in missing)
+    lost = f", {gone} of them gone for ever" if gone else ""
+    message = (
+        f"events of {counted(ranks, 'rank')} that can change the peak of session {session} {_WORDS} "
+        f"{len(missing):,} {'stretch' if len(missing) == 1 else 'stretches'} stayed on {_named(hosts)}{lost}"
+    )
+    hint = f"rankmem fetch {session} --around job-peak --aggregator HOST:PORT brings them"
+    if missing and gone == len(missing):
+        hint = "job_peak_interval has its bounds: rankmem job-peak shows them"
+    return RankmemError(Code.NOT_FOUND, message, hint)
+
+
+def _named(hosts: Sequence[str]) -> str:
+    return f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts"
 
 
 def is_not_here(error: RankmemError) -> bool:

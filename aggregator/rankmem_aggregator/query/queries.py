@@ -11,15 +11,14 @@ aggregator's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
-from rankmem_aggregator.query.insight_questions import InsightQuestions
+from rankmem_aggregator.query.peak_questions import PeakQuestions
 from rankmem_aggregator.query.timeline import TimelineReader, TimelineRequest, chosen_ranks
 from rankmem_aggregator.query.types import (
     At,
@@ -32,14 +31,8 @@ from rankmem_aggregator.query.types import (
 )
 from rankmem_protos.groupings import grouping_of
 
-SHARE_COLUMNS: Final = (
-    "device_type", "job_peak_bytes", "job_peak_ns", "attempt", "rank", "device", "requested_bytes", "seq",
-    "clock_error_ns",
-)  # fmt: skip
-"""The columns of job_peak that the other questions about the job's peak need."""
 
-
-class Queries(InsightQuestions):
+class Queries(PeakQuestions):
     """The interface of readers: what was recorded, and the judged questions of its base.
 
     As every :class:`~rankmem_aggregator.query.asking.Asking`, not safe for use by several threads at once.
@@ -136,46 +129,6 @@ class Queries(InsightQuestions):
     def peak_by_host(self, session: str | None = None) -> pa.Table:
         """The highest rank of each host. Columns: those of the view ``peak_by_host``."""
         return self._answer("peak_by_host", session=self.session_id(session))
-
-    def job_peak(self, session: str | None = None) -> pa.Table:
-        """The instant of the highest sum over all ranks, by device type, with each rank's share.
-
-        Exact where nothing is missing and the clocks leave nothing open: :meth:`job_peak_bound`.
-
-        Columns: those of the macro ``job_peak``; ``job_peak_bytes`` and ``job_peak_ns`` repeat in every row.
-        """
-        return self._answer("job_peak", session=self.session_id(session))
-
-    def job_peak_interval(self, session: str | None = None) -> pa.Table:
-        """Between which bounds the job's peak lies, by summaries alone: its events may be on their hosts.
-
-        Columns: those of the macro ``job_peak_interval``.
-        """
-        return self._answer("job_peak_interval", session=self.session_id(session))
-
-    def job_peak_bound(self, session: str | None = None, *, shares: pa.Table | None = None) -> pa.Table:
-        """How certain the job's peak is, by device type; columns: those of the macro ``job_peak_bound``.
-
-        device_type, job_peak_bytes, job_peak_ns, job_peak_utc, num_ranks, sum_of_peaks_bytes, gap_bytes,
-        clock_error_ns, lowest_bytes, highest_bytes, order_is_certain, is_exact, at_least_bytes.
-
-        Args:
-            shares: the answer of :meth:`job_peak`, which takes most of the time to compute again.
-        """
-        return self._answer("job_peak_bound", session=self.session_id(session), shares=_text_of(shares))
-
-    def job_peak_held(
-        self, session: str | None = None, *, by: BlockBy = "category", shares: pa.Table | None = None
-    ) -> pa.Table:
-        """What held the job's memory at its peak; columns: those of the macro ``job_peak_held``.
-
-        device_type, group_name, live_bytes, live_allocations, largest_bytes, num_ranks; the largest first.
-
-        Args:
-            shares: the answer of :meth:`job_peak`, which takes most of the time to compute again.
-        """
-        grouping_of(by, "job-peak")
-        return self._answer("job_peak_held", session=self.session_id(session), by=by, shares=_text_of(shares))
 
     def held_at(self, time_ns: int, session: str | None = None) -> pa.Table:
         """What every rank held at an instant; columns: those of the macro ``held_at``."""
@@ -382,13 +335,6 @@ class Queries(InsightQuestions):
     def stack(self, stack_id: int) -> pa.Table:
         """The frames of a stack, innermost first: ordering (from 0), file_path, line_number, function."""
         return self._ask("stack", stack_id=stack_id)
-
-
-def _text_of(shares: pa.Table | None) -> str | None:
-    """Rows of job_peak as the text of a list for ``of_shares``: a parameter on the wire cannot be a list."""
-    if shares is None:
-        return None
-    return json.dumps(shares.select(SHARE_COLUMNS).to_pylist())
 
 
 def _reaching(rows: pa.Table, at_least_bytes: int) -> pa.Table:

@@ -123,6 +123,7 @@ class ClientQueries:
             if self._catalog is None:  # two threads may both read it: the same
                 self._catalog = read_catalog(cursor)
             check_statement(cursor, sql, self._catalog)
+            self._store.prepare(cursor, sql, parameters)
             reader = cursor.sql(sql, params=dict(parameters)).to_arrow_reader(BATCH_ROWS)
             yield from _limited(reader, row_limit)
 

@@ -53,6 +53,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.lake.served import LakeStore
+    from rankmem_aggregator.lake.unasked import PeakBringer
     from rankmem_aggregator.server.metrics import MetricsServer
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class Aggregator:
         self._server = _grpc_server(self._threads, tokens, calls_max)
         self._watch = Watch(store, self._writer, self._set_health, self._enforce_limits, self._die)
         self._metrics: MetricsServer | None = None
+        self._bringer = self._peak_bringer()
         self._register()
 
     @property
@@ -137,6 +139,8 @@ class Aggregator:
         self._writer.start()
         self._server.start()
         self._watch.start()
+        if self._bringer is not None:
+            self._bringer.start()
         if self._metrics is not None:
             self._metrics.start()
         if not self.config.lake:  # readers of a lake need no aggregator
@@ -183,6 +187,8 @@ class Aggregator:
     def _drain(self, timeout_s: float) -> bool:
         self._stop.set()
         self._watch.close()
+        if self._bringer is not None:
+            self._bringer.stop()
         deadline = time.monotonic() + timeout_s
         self._health.enter_graceful_shutdown()
         self._collector.drain()
@@ -194,6 +200,8 @@ class Aggregator:
         self._queries.interrupt_all(
             RankmemError(Code.UNAVAILABLE, "the aggregator is closing", "try again when it is back")
         )
+        if self._bringer is not None:
+            self._bringer.close()
         self._threads.shutdown(wait=False)
         self._collector.close()
         if self._metrics is not None:
@@ -219,6 +227,20 @@ class Aggregator:
         writer = LakeWriter(store.files, store.lanes, self.config, died=self._die)
         store.follow(writer.tail.now, writer.refresh)
         return writer
+
+    def _peak_bringer(self) -> PeakBringer | None:
+        if not self.config.lake:
+            return None
+        from rankmem_aggregator.lake.unasked import PeakBringer
+
+        return PeakBringer(
+            self._queries,
+            self._collector.kept_spools,
+            self._writer.liveness.alive_sessions,
+            self._collector.want,
+            bytes_max=self.config.lake_peak_bytes,
+            died=self._die,
+        )
 
     def _register(self) -> None:
         query = QueryService(

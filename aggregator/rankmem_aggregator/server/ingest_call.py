@@ -104,6 +104,12 @@ class IngestCall:
         self._replies.put(pb.IngestReply(wanted=wanted))
         return True
 
+    def kept_spools(self) -> dict[str, str]:
+        """The session of each open spool of which the shipper may keep rows of events. Any thread."""
+        if not self._keeps_details or self._ended:
+            return {}
+        return {spool_id: opening.spool.session_id for spool_id, opening in list(self._spools.items())}
+
     def end_if_idle(self, idle_s_max: float) -> bool:
         """Ends the call if it has been silent for too long, without a submitted batch. Any thread.
 

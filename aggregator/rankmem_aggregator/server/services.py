@@ -137,6 +137,12 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         asked = [call.want(wanted) for call in calls]  # each: one may be gone and not noticed
         return any(asked)
 
+    def kept_spools(self) -> dict[str, str]:
+        """The session of each spool of which a connected shipper may keep rows of events. Any thread."""
+        with self._lock:
+            calls = list(self._calls)
+        return {spool_id: session_id for call in calls for spool_id, session_id in call.kept_spools().items()}
+
     def end_idle(self) -> None:
         """Ends calls that were silent for too long, and cancels those that do not read it. Any thread."""
         with self._lock:

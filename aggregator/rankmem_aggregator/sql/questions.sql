@@ -277,16 +277,57 @@ ORDER BY attempt, rank;
 SELECT * FROM job_peak_interval($session)
 ORDER BY device_type;
 
--- name: stretches_gone
--- Question: How many stretches of the ranks' logs are neither here nor on their hosts?
+-- name: job_peak_lowest
+-- Question: The same as job_peak, where events that are not here stand for what ranks held at least?
 -- Parameters:
 --   session (text): session id
---   ranks (text): of these alone, separated by commas; NULL: of all
 -- Columns:
---   gone (count): stretches
+--   all columns of the macro job_peak
 -- Scatter: none
-SELECT coalesce(sum(gone), 0)::BIGINT AS gone
+SELECT * FROM job_peak($session)
+ORDER BY device_type, requested_bytes DESC, attempt, rank, device;
+
+-- name: job_peak_highest
+-- Question: The same as job_peak, where events that are not here stand for what ranks held at most?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   all columns of the macro job_peak
+-- Scatter: none
+SELECT * FROM job_peak($session)
+ORDER BY device_type, requested_bytes DESC, attempt, rank, device;
+
+-- name: job_peak_bound_here
+-- Question: The same as job_peak_bound, of a session whose events around the peak are here and others may not be?
+-- Parameters:
+--   session (text): session id
+--   shares (text): rows of job_peak
+-- Columns:
+--   all columns of the macro job_peak_bound
+-- Scatter: none
+SELECT * FROM job_peak_bound($session, of_shares := $shares::VARCHAR)
+ORDER BY device_type;
+
+-- name: clock_error
+-- Question: By how much may the clock of a rank be off, the largest?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   error_ns (ns): 0 where no clock was compared
+-- Scatter: none
+SELECT coalesce(max(error_ns), 0)::BIGINT AS error_ns
+FROM rank_span
+WHERE session_id = $session
+ORDER BY error_ns;
+
+-- name: stretches_counted
+-- Question: How many stretches of a session's logs stayed on their hosts, and how many of these are here?
+-- Parameters:
+--   session (text): session id
+-- Columns:
+--   stretches, here: as in the view rank_availability, of all ranks
+-- Scatter: none
+SELECT coalesce(sum(stretches), 0)::BIGINT AS stretches, coalesce(sum(here), 0)::BIGINT AS here
 FROM rank_availability
 WHERE session_id = $session
-    AND ($ranks::VARCHAR IS NULL OR list_contains(string_split($ranks::VARCHAR, ',')::INTEGER[], rank))
-ORDER BY gone;
+ORDER BY stretches;

@@ -5,11 +5,13 @@ Stage: the seam between the gRPC services and storage. Any thread.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 import duckdb
 
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.store.recovery import Readers
 from rankmem_aggregator.store.schema import DatabaseFacts
 
@@ -76,6 +78,9 @@ class ServedStore(Protocol):
         Raises:
             RankmemError: UNAVAILABLE while there is none.
         """
+
+    def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
+        """Has a cursor show what a question needs, where not all rows of its session are here."""
 
     def close(self) -> None:
         """Ends it. Idempotent."""

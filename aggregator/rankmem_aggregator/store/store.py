@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.address import is_of_this_process, read_address
 from rankmem_aggregator.store.disk import Disk
@@ -51,6 +52,9 @@ class Store:
             RankmemError: UNAVAILABLE once the store is closed, or while DuckDB has invalidated the instance.
         """
         return self.instance.cursor()
+
+    def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
+        """Nothing is to be done: all rows are here."""
 
     def write(self, rows: Mapping[str, pa.Table]) -> None:
         """Stores the rows of all tables in one transaction: durable when it returns.

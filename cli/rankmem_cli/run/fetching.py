@@ -5,47 +5,111 @@ Stage: the verb's process. In: an aggregator, a session and ranks; out: a report
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from rankmem_cli.args.options import Target
+from rankmem_cli.args.times import parse_time
 from rankmem_cli.show.progress import show_progress
 from rankmem_cli.show.render import note
 from rankmem_protos.bounds import RANKS_MAX
 from rankmem_protos.errors import Code, RankmemError
 
+if TYPE_CHECKING:
+    from rankmem_aggregator.query.fetching import Fetched
+    from rankmem_aggregator.query.remote import RemoteQueries
 
-def fetch_events(target: Target, session: str | None, ranks: str | None, *, timeout_s: float) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which events are brought, as the verb's options say it."""
+
+    ranks: str | None = None
+    """Numbers and ranges, separated by commas; None: all."""
+    is_peak: bool = False
+    """Those that can hold the job's peak."""
+    from_: str | None = None
+    """A TIME."""
+    until: str | None = None
+    """A TIME."""
+
+
+def fetch_events(target: Target, session: str | None, wanted: Wanted, *, timeout_s: float) -> None:
     """Brings the events and reports.
 
     Args:
         target: the aggregator.
         session: as a reading verb's ``--session``.
-        ranks: numbers and ranges, separated by commas; None: all.
+        wanted: which events.
         timeout_s: longest wait, in seconds.
 
     Raises:
-        RankmemError: INVALID without an aggregator; UNAVAILABLE if some did not come, NOT_FOUND if some are
-            gone.
+        RankmemError: INVALID without an aggregator, or for options that exclude each other; UNAVAILABLE if
+            some did not come, NOT_FOUND if some are gone.
     """
-    from rankmem_aggregator.query.fetching import fetch
     from rankmem_aggregator.query.remote import RemoteQueries
 
     if target.aggregator is None:
         raise RankmemError(
             Code.INVALID, "events are brought by a running aggregator", "rankmem fetch --aggregator HOST:PORT"
         )
+    if wanted.is_peak and (wanted.ranks, wanted.from_, wanted.until) != (None, None, None):
+        raise RankmemError(
+            Code.INVALID,
+            "the job's peak may be at any time and needs all ranks",
+            "rankmem fetch --around job-peak without --ranks, --from, --until",
+        )
     with RemoteQueries(target.aggregator, target.credentials) as queries:
-        session_id = queries.session_id(session)
+        row = queries.session_row(session)
         with show_progress("rankmem: fetching") as update:
-            found = fetch(
+            found = _fetched(
                 queries,
-                session_id,
-                None if ranks is None else ranks_of(ranks),
-                timeout_s=timeout_s,
-                said=lambda came, wanted: update(f"rankmem: {came} of {wanted} stretches came"),
+                row,
+                wanted,
+                timeout_s,
+                lambda came, all_of_them: update(f"rankmem: {came} of {all_of_them} stretches came"),
             )
+    _report(found, row["session_id"], target.aggregator, timeout_s)
+
+
+def _fetched(
+    queries: RemoteQueries,
+    row: dict[str, Any],
+    wanted: Wanted,
+    timeout_s: float,
+    said: Callable[[int, int], None],
+) -> Fetched:
+    from rankmem_aggregator.query.fetching import fetch, fetch_peak
+    from rankmem_aggregator.query.older_version import explained
+
+    session_id = row["session_id"]
+    if wanted.is_peak:
+        try:
+            return fetch_peak(queries, session_id, timeout_s=timeout_s, said=said)
+        except RankmemError as exc:
+            raise explained(exc, queries.target) from exc
+    from_ns, until_ns = (
+        None if text is None else parse_time(text, session_started_ns=row["started_ns"] or 0)
+        for text in (wanted.from_, wanted.until)
+    )
+    return fetch(
+        queries,
+        session_id,
+        None if wanted.ranks is None else ranks_of(wanted.ranks),
+        from_ns=from_ns,
+        until_ns=until_ns,
+        timeout_s=timeout_s,
+        said=said,
+    )
+
+
+def _report(found: Fetched, session_id: str, aggregator: str, timeout_s: float) -> None:
+    """Notes what came. Raises as :func:`fetch_events`."""
     note(f"session {session_id}: {found.came} stretches came")
     for host, unreached in sorted(found.unconnected.items()):
         ranks_text = ", ".join(map(str, unreached))
-        note(f"host {host}: no shipper of ranks {ranks_text} is connected to {target.aggregator}")
+        note(f"host {host}: no shipper of ranks {ranks_text} is connected to {aggregator}")
     if found.gone:
         note(f"{found.gone} stretches are gone: their hosts have deleted them for their room")
     if found.unconnected or found.waiting:

@@ -42,21 +42,45 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
                 raise
             _note_interval(queries, facts, exc)
             return
-        bounds = queries.job_peak_bound(facts.session_id, shares=shares).to_pylist()
+        bounds, unknown = _bounds(queries, facts, shares)
     note(facts.title())
-    if not bounds:
+    if not bounds and unknown is None:
         note_kernels(facts)
     for bound in sorted(bounds, key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"])):
         _note_bound(bound, facts.started_ns)
-    if not bounds and queries.peak(facts.session_id).num_rows:
+    if unknown is not None:
+        _note_without_bounds(shares, unknown)
+    elif not bounds and queries.peak(facts.session_id).num_rows:
         note("no sum over the ranks: no two ranks share a clock; rankmem peak shows each rank separately")
         note_incompleteness(queries, facts)
         return
     shown = head(shares, None, output=Format.TABLE, table_rows=RANKS_SHOWN)
     show_table(shown, columns.job_peak_shares())
     for by in ("category", "operator"):
-        _print_held(queries, facts, by, shares)
+        if not _print_held(queries, facts, by, shares):
+            break
     note_incompleteness(queries, facts)
+
+
+def _bounds(
+    queries: Queries, facts: SessionFacts, shares: pa.Table
+) -> tuple[list[dict[str, Any]], RankmemError | None]:
+    """The rows of job_peak_bound, or the error where events that it needs are on their hosts."""
+    try:
+        return queries.job_peak_bound(facts.session_id, shares=shares).to_pylist(), None
+    except RankmemError as exc:
+        if not is_not_here(exc):
+            raise
+        return [], exc
+
+
+def _note_without_bounds(shares: pa.Table, why: RankmemError) -> None:
+    """Notes the peak alone."""
+    peaks = {row["device_type"]: row["job_peak_bytes"] for row in shares.to_pylist()}
+    for device_type, peak in peaks.items():
+        note(f"{device_type}: {bytes_text(peak)}")
+    note(f"  what the hosts' clocks leave open is not known: {why.message}")
+    note(f"  {why.hint}")
 
 
 def _note_interval(queries: Queries, facts: SessionFacts, why: RankmemError) -> None:
@@ -67,7 +91,7 @@ def _note_interval(queries: Queries, facts: SessionFacts, why: RankmemError) -> 
         ranks = counted(row["num_ranks"], "rank")
         print(f"{row['device_type']}: between {low} and {high} on {ranks}")
     note(f"not exact: {why.message}")
-    note(f"rankmem fetch {facts.session_id} --aggregator HOST:PORT brings the events of all ranks")
+    note(why.hint)
 
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
@@ -81,14 +105,23 @@ def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format)
     show_answer(queries, facts, rows, shown, output=output)
 
 
-def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> None:
-    with show_progress("querying"):
-        rows = queries.job_peak_held(facts.session_id, by=cast("BlockBy", by), shares=shares)
+def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table) -> bool:
+    """Writes what held the memory by a grouping; returns False where blocks of a rank are on their host."""
     note("")
     note(f"held at that instant, by {by}:")
+    try:
+        with show_progress("querying"):
+            rows = queries.job_peak_held(facts.session_id, by=cast("BlockBy", by), shares=shares)
+    except RankmemError as exc:
+        if not is_not_here(exc):
+            raise
+        note(f"not known: {exc.message}")
+        note(exc.hint)
+        return False
     show_table(rows.slice(0, GROUPS_SHOWN), columns.job_peak_held(by))
     if rows.num_rows > GROUPS_SHOWN:
         note(f"… and {rows.num_rows - GROUPS_SHOWN} more: rankmem job-peak --by {by}")
+    return True
 
 
 def _note_bound(bound: dict[str, Any], started_ns: int | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,6 +17,14 @@ SessionId = Annotated[
 Ranks = Annotated[
     str | None, typer.Option("--ranks", metavar="N,N-M", help="Of these ranks alone.  [default: all]")
 ]
+Around = Annotated[
+    Literal["job-peak"] | None,
+    typer.Option("--around", help="What can hold the job's peak, until it is known exactly."),
+]
+From = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="What has events from here on, as live --at.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="What has events until here.")]
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", metavar="SECONDS", min=0, help="Longest wait for them.")
 ]
@@ -25,6 +33,9 @@ TimeoutS = Annotated[
 def fetch(
     session: SessionId = None,
     ranks: Ranks = None,
+    around: Around = None,
+    from_: From = None,
+    until: Until = None,
     aggregator: options.Aggregator = None,
     tls_ca: options.TlsCa = None,
     tls_cert: options.TlsCert = None,
@@ -35,9 +46,11 @@ def fetch(
     """Bring events that stayed on their hosts (RANKMEM_EDGE).
 
     A job that runs with RANKMEM_EDGE=on sends summaries to an aggregator of a lake and keeps its events on
-    the hosts. Questions about events of a rank fail until they are here. Exit code 1 if some did not come.
+    the hosts. Questions about events of a rank fail until all of them are here; the job's peak needs those
+    around it alone. Exit code 1 if some did not come.
     """
-    from rankmem_cli.run.fetching import fetch_events
+    from rankmem_cli.run.fetching import Wanted, fetch_events
 
     target = options.target(None, aggregator, tls_ca, tls_cert, tls_key, token_file)
-    fetch_events(target, session, ranks, timeout_s=timeout_s)
+    wanted = Wanted(ranks=ranks, is_peak=around is not None, from_=from_, until=until)
+    fetch_events(target, session, wanted, timeout_s=timeout_s)
