@@ -66,7 +66,7 @@ class Allocator:
         self.pools: dict[tuple[Hashable, bool, int], Pool] = {}
         self._counters: dict[tuple[Hashable, bool], list[int]] = {}
         self._split_max = settings.max_split_size_bytes
-        self._aligns = settings.align_bytes > 0 and settings.expandable_segments
+        self._aligns = settings.align_bytes if settings.expandable_segments else 0
         self._collects = settings.garbage_collection_threshold > 0 and settings.allowed_bytes is not None
         self._expandable = Expandable(self.device, settings.device_bytes, place)
 
@@ -168,8 +168,8 @@ class Allocator:
         """
         live, merged, collects = self.live, self._merged, self._collects
         live_bytes, peak_bytes = self.live_bytes, self.live_peak_bytes
-        split_max = self._split_max
-        usual_max = 0 if self._aligns else split_max
+        split_max, aligns, expanding = self._split_max, self._aligns, self._expandable.best
+        nothing: list[Block | None] = [None]
         try:
             for place, op in enumerate(ops, first):
                 if op == 0:  # ALLOC
@@ -177,18 +177,24 @@ class Allocator:
                     pool = pools[groups[place]][size <= SMALL_BYTES_MAX]
                     if collects:
                         pool.counter[0] += 1
-                    at = bisect_left(pool.sizes, size)
-                    block = pool.blocks[at][0] if at < len(pool.sizes) else None
-                    if (
-                        block is None
-                        or block.size >= usual_max
-                        or ((after := block.after) is not None and after.state == UNMAPPED)
-                    ):
-                        block = self._chosen(pool, size)
-                    elif len(pool.blocks[at]) == 1:
-                        del pool.sizes[at], pool.addresses[at], pool.blocks[at]
+                    free_sizes, addresses, blocks = pool.sizes, pool.addresses, pool.blocks
+                    at = bisect_left(free_sizes, size)
+                    same = blocks[at] if at < len(free_sizes) else nothing
+                    block = same[0]
+                    if block is not None:
+                        after = block.after
+                        if after is not None and after.state == UNMAPPED:
+                            block = expanding(blocks, at)
+                    if block is None or block.size >= split_max:
+                        block = self._unusual(pool, size, block)
+                    elif block is not same[0]:
+                        pool.take(block)
+                    elif len(same) == 1:
+                        del free_sizes[at], addresses[at], blocks[at]
                     else:
-                        del pool.addresses[at][0], pool.blocks[at][0]
+                        del addresses[at][0], same[0]
+                    if aligns and size >= LARGE_ROUND_BYTES:
+                        block = self._expandable.aligned(block, size, aligns)
                     live[names[place]] = block
                     block.state = IN_USE
                     rest = block.size - size
@@ -211,10 +217,17 @@ class Allocator:
                     if free is None:
                         continue
                     pool, size, address = free.pool, free.size, free.address
+                    free_sizes, addresses, blocks = pool.sizes, pool.addresses, pool.blocks
                     live_bytes -= size
                     other = free.before
                     if other is not None and other.state == FREE:
-                        pool.take(other)
+                        at = bisect_left(free_sizes, other.size)
+                        same = blocks[at]
+                        if len(same) == 1:
+                            del free_sizes[at], addresses[at], blocks[at]
+                        else:
+                            among = bisect_left(addresses[at], other.address)
+                            del addresses[at][among], same[among]
                         merged.append(other)
                         size += other.size
                         address = free.address = other.address
@@ -223,7 +236,13 @@ class Allocator:
                             before.after = free
                     other = free.after
                     if other is not None and other.state == FREE:
-                        pool.take(other)
+                        at = bisect_left(free_sizes, other.size)
+                        same = blocks[at]
+                        if len(same) == 1:
+                            del free_sizes[at], addresses[at], blocks[at]
+                        else:
+                            among = bisect_left(addresses[at], other.address)
+                            del addresses[at][among], same[among]
                         merged.append(other)
                         size += other.size
                         after = free.after = other.after
@@ -237,40 +256,31 @@ class Allocator:
                 free.size = size
                 if collects:
                     free.born = pool.counter[0]
-                at = bisect_left(pool.sizes, size)
-                if at < len(pool.sizes) and pool.sizes[at] == size:
-                    same = pool.addresses[at]
-                    among = bisect_left(same, address)
-                    same.insert(among, address)
-                    pool.blocks[at].insert(among, free)
+                at = bisect_left(free_sizes, size)
+                if at < len(free_sizes) and free_sizes[at] == size:
+                    same_addresses = addresses[at]
+                    among = bisect_left(same_addresses, address)
+                    same_addresses.insert(among, address)
+                    blocks[at].insert(among, free)
                 else:
-                    pool.sizes.insert(at, size)
-                    pool.addresses.insert(at, [address])
-                    pool.blocks.insert(at, [free])
+                    free_sizes.insert(at, size)
+                    addresses.insert(at, [address])
+                    blocks.insert(at, [free])
         except OutOfMemory as exc:
             exc.place = place
             raise
         finally:
             self.live_bytes, self.live_peak_bytes = live_bytes, peak_bytes
 
-    def _chosen(self, pool: Pool, size: int) -> Block:
-        """A block of at least ``size`` bytes, out of the free ones or new, where it is not just the smallest
-        free one that is large enough."""
-        block = next(pool.at_least(size), None)
-        if block is not None:
-            if block.segment:
-                block = self._expandable.best(pool, size)
-            if block.size >= self._split_max and (
-                size < self._split_max or block.size >= size + self.settings.max_non_split_rounding_bytes
-            ):
-                block = None
-            else:
-                pool.take(block)
-        if block is None:
-            block = self._new_block(pool, size)
-        if self._aligns and size >= LARGE_ROUND_BYTES:
-            block = self._expandable.aligned(block, size, self.settings.align_bytes)
-        return block
+    def _unusual(self, pool: Pool, size: int, free: Block | None) -> Block:
+        """The free block that was found, out of its pool, unless it is too large to be used for so little; else
+        a new one."""
+        if free is None or (
+            size < self._split_max or free.size >= size + self.settings.max_non_split_rounding_bytes
+        ):
+            return self._new_block(pool, size)
+        pool.take(free)
+        return free
 
     def _new_block(self, pool: Pool, size: int) -> Block:
         if self._collects:
