@@ -152,7 +152,8 @@ class Allocator:
     ) -> None:
         """Allocates, frees and empties the cache, one op after another.
 
-        What is usual is in one loop that touches the lists of the pools itself: calls cost a quarter more.
+        All that is usual is in this loop, which changes the pools' lists itself: calls would cost a quarter
+        more.
 
         Args:
             ops: members of :class:`Op`. A RETRY is left out: the allocator makes its own.
@@ -168,8 +169,8 @@ class Allocator:
         """
         live, merged, collects = self.live, self._merged, self._collects
         live_bytes, peak_bytes = self.live_bytes, self.live_peak_bytes
-        split_max, aligns, expanding = self._split_max, self._aligns, self._expandable.best
-        nothing: list[Block | None] = [None]
+        split_max, aligns = self._split_max, self._aligns
+        nothing: tuple[list[int], list[Block | None]] = [], [None]
         try:
             for place, op in enumerate(ops, first):
                 if op == 0:  # ALLOC
@@ -177,22 +178,25 @@ class Allocator:
                     pool = pools[groups[place]][size <= SMALL_BYTES_MAX]
                     if collects:
                         pool.counter[0] += 1
-                    free_sizes, addresses, blocks = pool.sizes, pool.addresses, pool.blocks
+                    free_sizes, of_size = pool.sizes, pool.of_size
                     at = bisect_left(free_sizes, size)
-                    same = blocks[at] if at < len(free_sizes) else nothing
+                    addresses, same = of_size[at] if at < len(free_sizes) else nothing
                     block = same[0]
-                    if block is not None:
-                        after = block.after
-                        if after is not None and after.state == UNMAPPED:
-                            block = expanding(blocks, at)
+                    if (
+                        block is not None
+                        and (after := block.after) is not None
+                        and after.state == UNMAPPED
+                        and (len(same) > 1 or at + 1 < len(free_sizes))
+                    ):
+                        block = self._expandable.best(pool, size)
                     if block is None or block.size >= split_max:
                         block = self._unusual(pool, size, block)
                     elif block is not same[0]:
                         pool.take(block)
                     elif len(same) == 1:
-                        del free_sizes[at], addresses[at], blocks[at]
+                        del free_sizes[at], of_size[at]
                     else:
-                        del addresses[at][0], same[0]
+                        del addresses[0], same[0]
                     if aligns and size >= LARGE_ROUND_BYTES:
                         block = self._expandable.aligned(block, size, aligns)
                     live[names[place]] = block
@@ -213,21 +217,22 @@ class Allocator:
                     if free.after is not None:
                         free.after.before = free
                 elif op == 1:  # FREE
-                    free = live.pop(names[place], None)
-                    if free is None:
+                    freed = live.pop(names[place], None)
+                    if freed is None:
                         continue
+                    free = freed
                     pool, size, address = free.pool, free.size, free.address
-                    free_sizes, addresses, blocks = pool.sizes, pool.addresses, pool.blocks
+                    free_sizes, of_size = pool.sizes, pool.of_size
                     live_bytes -= size
                     other = free.before
                     if other is not None and other.state == FREE:
                         at = bisect_left(free_sizes, other.size)
-                        same = blocks[at]
+                        addresses, same = of_size[at]
                         if len(same) == 1:
-                            del free_sizes[at], addresses[at], blocks[at]
+                            del free_sizes[at], of_size[at]
                         else:
-                            among = bisect_left(addresses[at], other.address)
-                            del addresses[at][among], same[among]
+                            among = bisect_left(addresses, other.address)
+                            del addresses[among], same[among]
                         merged.append(other)
                         size += other.size
                         address = free.address = other.address
@@ -237,12 +242,12 @@ class Allocator:
                     other = free.after
                     if other is not None and other.state == FREE:
                         at = bisect_left(free_sizes, other.size)
-                        same = blocks[at]
+                        addresses, same = of_size[at]
                         if len(same) == 1:
-                            del free_sizes[at], addresses[at], blocks[at]
+                            del free_sizes[at], of_size[at]
                         else:
-                            among = bisect_left(addresses[at], other.address)
-                            del addresses[at][among], same[among]
+                            among = bisect_left(addresses, other.address)
+                            del addresses[among], same[among]
                         merged.append(other)
                         size += other.size
                         after = free.after = other.after
@@ -258,14 +263,13 @@ class Allocator:
                     free.born = pool.counter[0]
                 at = bisect_left(free_sizes, size)
                 if at < len(free_sizes) and free_sizes[at] == size:
-                    same_addresses = addresses[at]
-                    among = bisect_left(same_addresses, address)
-                    same_addresses.insert(among, address)
-                    blocks[at].insert(among, free)
+                    addresses, same = of_size[at]
+                    among = bisect_left(addresses, address)
+                    addresses.insert(among, address)
+                    same.insert(among, free)
                 else:
                     free_sizes.insert(at, size)
-                    addresses.insert(at, [address])
-                    blocks.insert(at, [free])
+                    of_size.insert(at, ([address], [free]))
         except OutOfMemory as exc:
             exc.place = place
             raise
@@ -273,11 +277,11 @@ class Allocator:
             self.live_bytes, self.live_peak_bytes = live_bytes, peak_bytes
 
     def _unusual(self, pool: Pool, size: int, free: Block | None) -> Block:
-        """The free block that was found, out of its pool, unless it is too large to be used for so little; else
+        """The free block that was found, out of its pool, unless it is too large for so little; else
         a new one."""
-        if free is None or (
-            size < self._split_max or free.size >= size + self.settings.max_non_split_rounding_bytes
-        ):
+        if free is None or size < self._split_max:
+            return self._new_block(pool, size)
+        if free.size >= size + self.settings.max_non_split_rounding_bytes:
             return self._new_block(pool, size)
         pool.take(free)
         return free

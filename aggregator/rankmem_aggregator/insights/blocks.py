@@ -74,9 +74,7 @@ class Block:
 class Pool:
     """The free blocks of one private pool, stream and size class."""
 
-    __slots__ = (
-        "addresses", "blocks", "counter", "least_rest", "page", "private", "sizes", "small", "unmapped",
-    )  # fmt: skip
+    __slots__ = ("counter", "least_rest", "of_size", "page", "private", "sizes", "small", "unmapped")
 
     def __init__(self, private: Hashable, small: bool, counter: list[int], settings: Settings) -> None:
         self.private = private
@@ -84,10 +82,8 @@ class Pool:
         self.sizes: list[int] = []
         """Of the free blocks, each once, in order. Hundreds of free blocks have some ten sizes: two short
         searches, for the size and then the address, take less than one for both."""
-        self.addresses: list[list[int]] = []
-        """For each of these sizes the addresses of its free blocks, in order."""
-        self.blocks: list[list[Block]] = []
-        """Likewise the blocks."""
+        self.of_size: list[tuple[list[int], list[Block]]] = []
+        """For each of these sizes the addresses of its free blocks, in order, and the blocks."""
         self.unmapped: list[tuple[int, Block]] = []
         """By address."""
         self.counter = counter
@@ -104,7 +100,7 @@ class Pool:
 
     def at_least(self, size: int) -> Iterator[Block]:
         """The free blocks from this size on, by size and address; they must not change meanwhile."""
-        for same in self.blocks[bisect_left(self.sizes, size) :]:
+        for _, same in self.of_size[bisect_left(self.sizes, size) :]:
             yield from same
 
     def put(self, block: Block) -> None:
@@ -112,21 +108,23 @@ class Pool:
         block.born = self.counter[0]
         at = bisect_left(self.sizes, block.size)
         if at < len(self.sizes) and self.sizes[at] == block.size:
-            place = bisect_left(self.addresses[at], block.address)
-            self.addresses[at].insert(place, block.address)
-            self.blocks[at].insert(place, block)
+            addresses, same = self.of_size[at]
+            place = bisect_left(addresses, block.address)
+            addresses.insert(place, block.address)
+            same.insert(place, block)
         else:
             self.sizes.insert(at, block.size)
-            self.addresses.insert(at, [block.address])
-            self.blocks.insert(at, [block])
+            self.of_size.insert(at, ([block.address], [block]))
 
     def take(self, block: Block) -> None:
         """Removes a free block."""
         at = bisect_left(self.sizes, block.size)
-        place = bisect_left(self.addresses[at], block.address)
-        del self.addresses[at][place], self.blocks[at][place]
-        if not self.blocks[at]:
-            del self.sizes[at], self.addresses[at], self.blocks[at]
+        addresses, same = self.of_size[at]
+        if len(same) == 1:
+            del self.sizes[at], self.of_size[at]
+        else:
+            place = bisect_left(addresses, block.address)
+            del addresses[place], same[place]
 
     def put_unmapped(self, block: Block) -> None:
         """Adds an unmapped block."""

@@ -12,7 +12,6 @@ unmap_block, ExpandableSegment), torch 2.1 to 2.11.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 
 from rankmem_aggregator.insights.blocks import FREE, IN_USE, UNMAPPED, Block, Device, Pool
 
@@ -33,18 +32,14 @@ class Expandable:
         self._place = place
         self._device_bytes = device_bytes
 
-    def best(self, blocks: list[list[Block]], at: int) -> Block:
-        """The free block to take, of these of the pool's sizes from that at ``at`` on: the first, but a block
-        that can expand counts with its room."""
-        found = blocks[at][0]
-        room = _with_room(found)
-        for same in islice(blocks, at, None):
-            for block in same:
-                if block is not found:
-                    with_room = _with_room(block)
-                    if not found.segment or with_room >= room:
-                        return found
-                    found, room = block, with_room
+    def best(self, pool: Pool, size: int) -> Block:
+        """The free block to take for ``size`` bytes, where one is large enough: the first, but a block that
+        can expand counts with its room."""
+        found, *others = pool.at_least(size)
+        for block in others:
+            if not found.segment or _with_room(block) >= _with_room(found):
+                break
+            found = block
         return found
 
     def take(self, pool: Pool, size: int) -> Block | None:
