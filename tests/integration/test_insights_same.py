@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from constructed import empty_database
 from insights_page import JOBS, asked
@@ -12,9 +13,17 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.server import aggregator as server
+from rankmem_cli.main import app
 
 PART_ROWS = 60
 """So small that the lake is cut by hosts and by time."""
+
+OPTIONS = {
+    "oom": ["--why"],
+    "diff": ["main", "pull-request"],
+    "fit": ["--batch", "64,128", "--recorded", "8,16", "--in", "1GiB", "--as", "cuda"],
+}
+"""With which the command line asks the same."""
 
 
 @pytest.mark.parametrize("verb", JOBS)
@@ -30,11 +39,22 @@ def test_a_file_an_aggregator_and_a_lake_give_the_same_answer(verb: str, tmp_pat
     assert expected.rows.num_rows > 1
     with connect(f"lake:{lake}") as queries:
         assert asked(queries, verb) == expected
+    printed = {shown(verb, "--db", str(path)), shown(verb, "--lake", str(lake))}
     with (
         server.open(AggregatorConfig(database_path=path, listen="127.0.0.1:0")) as running,
         connect(running.address) as queries,
     ):
         assert asked(queries, verb) == expected
+        printed.add(shown(verb, "--aggregator", running.address))
+    assert len(printed) == 1
+    assert printed.pop().startswith(expected.sentence)
+
+
+def shown(verb: str, *source: str) -> str:
+    """What the command line prints, from a file, an aggregator or a lake."""
+    done = CliRunner().invoke(app, [verb, *OPTIONS.get(verb, ()), *source])
+    assert done.exit_code == (1 if verb == "diff" else 0), done.output
+    return done.stdout
 
 
 def test_an_engine_puts_the_parts_of_the_hosts_together(tmp_path: Path) -> None:

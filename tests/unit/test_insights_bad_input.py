@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -13,8 +14,10 @@ import pytest
 
 from constructed import SECOND_NS, empty_database, store_logs
 from insights_page import GPU, JOBS, answered
+from json_schema import faults
 from rankmem_aggregator import connect
 from rankmem_aggregator.insights.answer import Answer
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.query.insight_questions import NO_END
 from rankmem_aggregator.store.schema import stored_name
 from rankmem_protos.tables import TABLES
@@ -99,6 +102,8 @@ def test_a_recording_that_lacks_something_is_refused_or_the_answer_says_it(
         for statement in INPUTS[lacking]:
             connection.execute(statement)
     answer = answered(str(path), verb)
+    for each in (expected, answer):
+        assert faults(schema_of(verb), json.loads(json.dumps(each.as_dict()))) == []
     complete, words = LACKS.get(lacking, (True, ""))
     assert answer.complete is complete
     assert any(words in line for line in answer.missing) if words else not answer.missing
