@@ -237,6 +237,7 @@ def smallest_set(
 
     Args:
         remedies: TOGETHER_MAX at most, what costs least first.
+        usable: less than the peak as it is.
     """
     known: dict[tuple[int, ...], Lives] = {(): step.lives()}
     for count in range(1, len(remedies) + 1):
