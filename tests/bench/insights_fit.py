@@ -20,6 +20,7 @@ QUICK_BATCHES: Final = (2, 4, 16)
 P90_MAX: Final = 0.5
 WORST_MAX: Final = 2.0
 ONE_UNDER_MAX: Final = 1.0
+RESERVED_MAX: Final = 1.0
 
 
 def measure(options: Options) -> list[Figure]:
@@ -53,7 +54,15 @@ def _errors(what: str, found: Sequence[Predicted]) -> list[Figure]:
     naive = 100 * np.array([each.naive for each in told])
     note = f"{len(told)} predictions, {len(found) - len(told)} refused"
     from_two = what == "two sizes"
+    reserved = 100 * np.array([each.reserved for each in told])
     return [
+        Figure(
+            what=f"fit, {what}: reserved bytes, furthest off",
+            value=float(np.abs(reserved).max()),
+            unit="%",
+            at_most=RESERVED_MAX if from_two else None,
+            note="both through the model of the allocator",
+        ),
         Figure(what=f"fit, {what}: median error", value=float(np.median(np.abs(ours))), unit="%", note=note),
         Figure(
             what=f"fit, {what}: 90 % are within",

@@ -66,19 +66,19 @@ def _speed() -> list[Figure]:
     window = made_window(BLOCKS)
     tables, sets = [], []
     for _ in range(3):
-        began = time.monotonic()
+        began = time.process_time()
         step = Step.of_window(window)
         remedies = remedies_of(step, {}, 8)
         for each in remedies:
             each.edit(step, step.lives()).peak()
-        tables.append(time.monotonic() - began)
-        began = time.monotonic()
+        tables.append(time.process_time() - began)
+        began = time.process_time()
         smallest_set(step, remedies[:8], 1)
-        sets.append(time.monotonic() - began)
+        sets.append(time.process_time() - began)
     what = f"of a step of {BLOCKS:,} blocks"
     return [
         of_samples(f"all remedies {what}", tables, "s", at_most=BUDGET_S),
-        of_samples(f"all sets of eight remedies {what}", sets, "s"),
+        of_samples(f"all sets of eight remedies {what}", sets, "s", at_most=BUDGET_S),
     ]
 
 

@@ -119,6 +119,14 @@ def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path) -> 
         (line,) = [each for each in done.stderr.splitlines() if each.startswith("out of memory: ")]
         assert line.startswith("out of memory: 1 allocation failed (rank 0, 1.00 TiB on cpu at +"), how
         assert line.endswith((": rankmem oom --db rankmem.duckdb", ": rankmem oom")), line
+        asked = call((*RANKMEM, "diagnose", "--format", "json"), tmp_path)
+        first = json.loads(asked.stdout)["rows"][0]
+        assert first["kind"] == "oom"
+        found = f"finding ({first['certainty']}): {first['sentence']}: rankmem diagnose"
+        # On a busy machine the seconds that it may take are over before.
+        assert done.stderr.splitlines()[-1].startswith((found, "no finding within 5 s: rankmem diagnose")), (
+            how
+        )
 
 
 def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from constructed import empty_database
-from insights_page import ARGUMENTS, JOBS
+from insights_page import JOBS, asked
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.lake.import_ import import_database
-from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.server import aggregator as server
+from rankmem_cli.main import app
 
-METHODS = {"oom": "why_oom"}
-"""Where they are not named after the verb."""
 PART_ROWS = 60
 """So small that the lake is cut by hosts and by time."""
+
+OPTIONS = {
+    "oom": ["--why"],
+    "diff": ["main", "pull-request"],
+    "fit": ["--batch", "64,128", "--recorded", "8,16", "--in", "1GiB", "--as", "cuda"],
+}
+"""With which the command line asks the same."""
 
 
 @pytest.mark.parametrize("verb", JOBS)
@@ -29,16 +34,27 @@ def test_a_file_an_aggregator_and_a_lake_give_the_same_answer(verb: str, tmp_pat
     lake = tmp_path / "job.lake"
     import_database(path, str(lake), part_rows=PART_ROWS)
     with connect(path) as queries:
-        expected = ask(queries, verb)
+        expected = asked(queries, verb)
     assert expected.verdict == "finding"
     assert expected.rows.num_rows > 1
     with connect(f"lake:{lake}") as queries:
-        assert ask(queries, verb) == expected
+        assert asked(queries, verb) == expected
+    printed = {shown(verb, "--db", str(path)), shown(verb, "--lake", str(lake))}
     with (
         server.open(AggregatorConfig(database_path=path, listen="127.0.0.1:0")) as running,
         connect(running.address) as queries,
     ):
-        assert ask(queries, verb) == expected
+        assert asked(queries, verb) == expected
+        printed.add(shown(verb, "--aggregator", running.address))
+    assert len(printed) == 1
+    assert printed.pop().startswith(expected.sentence)
+
+
+def shown(verb: str, *source: str) -> str:
+    """What the command line prints, from a file, an aggregator or a lake."""
+    done = CliRunner().invoke(app, [verb, *OPTIONS.get(verb, ()), *source])
+    assert done.exit_code == (1 if verb == "diff" else 0), done.output
+    return done.stdout
 
 
 def test_an_engine_puts_the_parts_of_the_hosts_together(tmp_path: Path) -> None:
@@ -49,12 +65,6 @@ def test_an_engine_puts_the_parts_of_the_hosts_together(tmp_path: Path) -> None:
         JOBS["imbalance"](connection)
     import_database(path, str(lake), part_rows=PART_ROWS)
     with connect(path) as queries:
-        expected = ask(queries, "imbalance")
+        expected = asked(queries, "imbalance")
     with ScatteredQueries(f"lake:{lake}", "processes:2", worth_bytes=0) as queries:
-        assert ask(queries, "imbalance") == expected
-
-
-def ask(queries: Queries, verb: str) -> Answer:
-    arguments = ("main", "pull-request") if verb == "diff" else ()
-    answer: Answer = getattr(queries, METHODS.get(verb, verb))(*arguments, **ARGUMENTS.get(verb, {}))
-    return answer
+        assert asked(queries, "imbalance") == expected

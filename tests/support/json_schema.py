@@ -21,7 +21,7 @@ _TYPES: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 _KNOWN: Final = frozenset(
     ("$schema", "definitions", "title", "$ref", "type", "const", "enum", "properties", "required", "items",
-     "anyOf")
+     "anyOf", "additionalProperties")
 )  # fmt: skip
 
 
@@ -52,6 +52,12 @@ def _faults(whole: Mapping[str, Any], part: Mapping[str, Any], value: Any, place
         for name, own in part.get("properties", {}).items():
             if name in value:
                 yield from _faults(whole, own, value[name], f"{place}.{name}")
+        others = part.get("additionalProperties", True)
+        for name in value.keys() - part.get("properties", {}).keys() if others is not True else ():
+            if others is False:
+                yield f"{place} has an unknown {name}"
+            else:
+                yield from _faults(whole, others, value[name], f"{place}.{name}")
     if isinstance(value, list) and "items" in part:
         for number, each in enumerate(value):
             yield from _faults(whole, part["items"], each, f"{place}[{number}]")

@@ -22,6 +22,9 @@ from compared_jobs import changed
 from constructed import SECOND_NS, RankLog, empty_database, store_logs, store_rows
 from ledger_job import shared_device
 from oom_job import too_small
+from rankmem_aggregator import connect
+from rankmem_aggregator.insights.answer import Answer
+from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from remedied_steps import remedied_steps
 from sized_steps import sized_steps
@@ -91,7 +94,9 @@ def unequal(connection: duckdb.DuckDBPyConnection) -> None:
 
 def in_pieces(connection: duckdb.DuckDBPyConnection) -> None:
     """A device whose free memory is in pieces that the last requests do not fit."""
-    store_logs(connection, [fragmented().log])
+    log = fragmented().log
+    log.ended = 9 * SECOND_NS
+    store_logs(connection, [log])
 
 
 def two_sizes(connection: duckdb.DuckDBPyConnection) -> None:
@@ -124,6 +129,21 @@ ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "fit": {"batch": [64, 128], "recorded": [8, 16], "in_bytes": 1 << 30, "as_device": "cuda"}
 }
 """Of the question as tests ask it, which is a finding."""
+METHODS: Final = {"oom": "why_oom"}
+"""Of ``Queries``, where they are not named after the verb."""
+
+
+def answered(target: str, verb: str) -> Answer:
+    """The answer of a verb about its job at an address."""
+    with connect(target) as queries:
+        return asked(queries, verb)
+
+
+def asked(queries: Queries, verb: str) -> Answer:
+    """Likewise of what is open already."""
+    arguments = ("main", "pull-request") if verb == "diff" else ()
+    answer: Answer = getattr(queries, METHODS.get(verb, verb))(*arguments, **ARGUMENTS.get(verb, {}))
+    return answer
 
 
 @cache

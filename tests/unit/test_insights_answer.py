@@ -10,6 +10,7 @@ import pytest
 
 from json_schema import faults
 from rankmem_aggregator.insights.answer import CERTAINTIES, JSON_SCHEMA, Answer, Certainty, Verdict
+from rankmem_aggregator.insights.json_schemas import FIGURES, ROWS, schema_of
 from rankmem_aggregator.query.missing import with_missing
 from rankmem_cli.show.insight import CERTAINTY_WORDS, show_insight
 from rankmem_cli.show.render import Format
@@ -52,6 +53,23 @@ def test_the_json_is_as_its_schema_has_it() -> None:
     assert faults(JSON_SCHEMA, whole | {"verdict": "perhaps"}) == [
         "$.verdict is none of ['fine', 'finding', 'cannot tell']"
     ]
+
+
+@pytest.mark.parametrize("verb", ROWS)
+def test_every_insight_has_a_schema_of_its_rows_and_figures(verb: str) -> None:
+    row = dict.fromkeys(ROWS[verb].names)
+    whole = answer().as_dict() | {
+        "question": verb,
+        "rows": [row],
+        "figures": dict.fromkeys(FIGURES[verb].names),
+    }
+    schema = schema_of(verb)
+    assert faults(schema, whole) == []
+    for name in ROWS[verb].names:
+        assert faults(schema, whole | {"rows": [row | {name: object()}]})
+    assert faults(schema, whole | {"rows": [{}]}) == [f"$.rows[0] has no {name}" for name in row]
+    assert faults(schema, whole | {"rows": [row | {"more": 1}]}) == ["$.rows[0] has an unknown more"]
+    assert faults(schema, whole | {"figures": {"more": 1}}) == ["$.figures has an unknown more"]
 
 
 def test_every_answer_says_whether_the_recording_is_complete() -> None:

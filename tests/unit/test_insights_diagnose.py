@@ -20,10 +20,11 @@ from json_schema import faults
 from ledger_job import FOREIGN, GIB, MIB, shared_device
 from oom_job import too_small
 from rankmem_aggregator import connect
-from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.diagnose import FINDING_SCHEMA, OUT_OF_TIME, SCHEMA, diagnose_of
 from rankmem_aggregator.insights.finding import Finding, Found, Question
 from rankmem_aggregator.insights.findings import FINDERS
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_cli.run.first_finding import finding_line
@@ -206,7 +207,7 @@ def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code
     assert done.exit_code == code, done.output
     if output == "json":
         document = json.loads(done.stdout)
-        assert faults(JSON_SCHEMA, document) == []
+        assert faults(schema_of("diagnose"), document) == []
         for row in document["rows"]:
             assert faults(FINDING_SCHEMA, row) == []
             assert list(row) == SCHEMA.names

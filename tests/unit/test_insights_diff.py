@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from compared_jobs import BASE, HEAD, MIB, Run, store_runs
 from constructed import clear, empty_database
 from json_schema import faults
-from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.compare import Compared
 from rankmem_aggregator.insights.diff import SCHEMA, Limit, verdict_of
 from rankmem_aggregator.insights.diff_text import markdown
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
@@ -43,7 +44,7 @@ def ask(database: Path) -> Ask:
         with opening.open_queries(database, Credentials()) as queries:
             answer = queries.diff("main", "pull-request", **options)
         assert answer.rows.schema.equals(SCHEMA, check_metadata=False)
-        assert faults(JSON_SCHEMA, json.loads(json.dumps(answer.as_dict()))) == []
+        assert faults(schema_of("diff"), json.loads(json.dumps(answer.as_dict()))) == []
         return answer
 
     return asked
@@ -217,7 +218,7 @@ def test_the_verb_compares_two_files_or_two_sessions_and_its_exit_code_says_the_
 def test_json_and_markdown(ask: Ask, database: Path) -> None:
     answer = ask({"extra": 5 * MIB})
     told = json.loads(run("main", "pull-request", "--db", str(database), "--format", "json").stdout)
-    assert faults(JSON_SCHEMA, told) == []
+    assert faults(schema_of("diff"), told) == []
     assert told["figures"]["ranks_worse"] == [0]
     text = run("main", "pull-request", "--db", str(database), "--format", "markdown").stdout
     assert text == markdown(answer)

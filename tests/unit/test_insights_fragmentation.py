@@ -18,8 +18,8 @@ from allocated_logs import DEVICE, AllocatorLog, fragmented
 from allocator_oracle import MIB, Oracle
 from constructed import BASE_NS, RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
-from rankmem_aggregator.insights.answer import JSON_SCHEMA
 from rankmem_aggregator.insights.fragmentation import SCHEMA
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.lives import Op
 from rankmem_aggregator.insights.packing import live_peak_bytes, packed_bytes
 from rankmem_aggregator.insights.replays import check, run
@@ -322,7 +322,7 @@ def test_the_verb_exits_by_its_verdict(
     assert done.exit_code == code, done.output
     if output == "json":
         document = json.loads(done.stdout)
-        assert faults(JSON_SCHEMA, document) == []
+        assert faults(schema_of("fragmentation"), document) == []
         assert {tuple(row) for row in document["rows"]} == {tuple(SCHEMA.names)}
     elif output == "csv":
         assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs
 from json_schema import faults
-from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.imbalance import SCHEMA
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
@@ -169,7 +170,7 @@ def test_the_verb_exits_by_its_verdict(
     assert done.exit_code == code, done.output
     if output == "json":
         document = json.loads(done.stdout)
-        assert faults(JSON_SCHEMA, document) == []
+        assert faults(schema_of("imbalance"), document) == []
         assert {tuple(row) for row in document["rows"]} <= {tuple(SCHEMA.names)}
     elif output == "table" and more:
         assert "gradient +300.00 MiB" in done.stdout

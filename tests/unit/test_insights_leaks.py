@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from constructed import SECOND_NS, RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
-from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.answer import Answer
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.leaks import SCHEMA
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
@@ -279,7 +280,7 @@ def test_the_verb_exits_by_its_verdict(
     assert done.exit_code == code, done.output
     if output == "json":
         document = json.loads(done.stdout)
-        assert faults(JSON_SCHEMA, document) == []
+        assert faults(schema_of("leaks"), document) == []
         assert {tuple(row) for row in document["rows"]} <= {tuple(SCHEMA.names)}
     elif output == "csv":
         assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)

@@ -16,7 +16,8 @@ from constructed import SECOND_NS, SESSION, RankLog, empty_database, store_logs,
 from json_schema import faults
 from ledger_job import FOREIGN, GIB, GPU, MIB, RUNTIME, shared_device, whose
 from rankmem_aggregator import connect
-from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.answer import Answer
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.ledger import SCHEMA
 from rankmem_cli.main import app
 from rankmem_imports.formats import FORMATS
@@ -266,7 +267,7 @@ def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code
     assert done.exit_code == code, done.output
     if output == "json":
         document = json.loads(done.stdout)
-        assert faults(JSON_SCHEMA, document) == []
+        assert faults(schema_of("ledger"), document) == []
         assert {tuple(row) for row in document["rows"]} == {tuple(SCHEMA.names)}
     elif output == "csv":
         assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)

@@ -18,8 +18,9 @@ from json_schema import faults
 from oom_cases import failures, runs, runs_by_oracle
 from oom_job import CAPACITY, OTHERS, failing, store, too_small
 from rankmem_aggregator import connect
-from rankmem_aggregator.insights.answer import JSON_SCHEMA, Answer
+from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.fragmentation import TRIED
+from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.lives import Op
 from rankmem_aggregator.insights.oom import SCHEMA
 from rankmem_aggregator.insights.oom_replay import capacity_of, is_reproduced, needed, tried, until
@@ -229,7 +230,7 @@ def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code
     assert done.exit_code == code, done.output
     if output == "json":
         document = json.loads(done.stdout)
-        assert faults(JSON_SCHEMA, document) == []
+        assert faults(schema_of("oom"), document) == []
         assert {tuple(row) for row in document["rows"]} == {tuple(SCHEMA.names)}
     elif output == "csv":
         assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)

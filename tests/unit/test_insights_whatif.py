@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
-from rankmem_aggregator.insights.answer import JSON_SCHEMA
 from rankmem_aggregator.insights.edits import Step, families_of
-from rankmem_aggregator.insights.whatif import SCHEMA, remedies_of, smallest_set
+from rankmem_aggregator.insights.json_schemas import schema_of
+from rankmem_aggregator.insights.whatif import SCHEMA, TOGETHER_MAX, remedies_of, smallest_set
 from rankmem_aggregator.insights.windows import place_of, read_window, step_sizes
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
@@ -128,23 +128,24 @@ def test_gradients_that_stay_are_let_go_of_between_steps(stored: Store) -> None:
     assert found["set-to-none"] == PEAK
 
 
-def test_the_smallest_set_is_the_smallest_of_all(stored: Store) -> None:
-    queries = stored(remedied_steps(late=True))
+@pytest.mark.parametrize("more", [{"late": True}, {"keeps_gradients": True}, {"steps": 2}])
+def test_the_smallest_set_is_the_first_of_all_by_size_and_cost(more: dict[str, Any], stored: Store) -> None:
+    queries = stored(remedied_steps(**more))
     place = place_of(queries._ask, queries.session_id(), rank=None)
     step = Step.of_window(read_window(queries._ask, place, step_sizes(queries._ask, place)[-1]))
-    remedies = [
-        each for each in remedies_of(step, {}, 8) if each.name in ("let-go", "chunks", "checkpoint", "zero1")
-    ]
-    for usable in range(20, 110, 3):
-        sizes = [
-            count
-            for count in range(1, 5)
-            for chosen in itertools.combinations(remedies, count)
-            if _together(step, chosen) <= usable * MIB
-        ]
-        found = smallest_set(step, remedies, usable * MIB)
-        assert (None if found is None else len(found[0])) == min(sizes, default=None)
-        assert found is None or found[1].peak()[0] <= usable * MIB
+    remedies = [each for each in remedies_of(step, {}, 8) if each.is_measured][:TOGETHER_MAX]
+    peaks = {
+        tuple(each.name for each in chosen): _together(step, chosen)
+        for count in range(1, len(remedies) + 1)
+        for chosen in itertools.combinations(remedies, count)
+        if len(rivals := [each.rivals for each in chosen if each.rivals]) == len(set(rivals))
+    }
+    before = step.lives().peak()[0]
+    for usable in sorted({peak - less for peak in peaks.values() for less in (0, 1) if peak - less < before}):
+        found = smallest_set(step, remedies, usable)
+        expected = next((names for names, peak in peaks.items() if peak <= usable), None)
+        assert (None if found is None else tuple(each.name for each in found[0])) == expected
+        assert found is None or found[1].peak()[0] == peaks[expected]
 
 
 def _together(step: Step, chosen: Any) -> float:
@@ -234,7 +235,7 @@ def test_the_verb_exits_by_its_verdict(
     assert done.exit_code == code, done.output
     if output == "json":
         document = json.loads(done.stdout)
-        assert faults(JSON_SCHEMA, document) == []
+        assert faults(schema_of("whatif"), document) == []
         assert {tuple(row) for row in document["rows"]} == {tuple(SCHEMA.names)}
     elif output == "csv":
         assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)

@@ -17,13 +17,15 @@ every setting, against that library itself on a fake CUDA runtime: tests/e2e/tes
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Hashable
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
-from rankmem_aggregator.insights.blocks import FREE, IN_USE, Block, Device, Pool
+from rankmem_aggregator.insights.blocks import FREE, IN_USE, UNMAPPED, Block, Device, Pool
 from rankmem_aggregator.insights.expandable import Expandable
+from rankmem_aggregator.insights.lives import Op
 from rankmem_aggregator.insights.settings import (
     LARGE_ROUND_BYTES,
     MIN_BLOCK_BYTES,
@@ -39,6 +41,8 @@ class OutOfMemory(Exception):
     def __init__(self, size_bytes: int) -> None:
         super().__init__(f"out of memory: no room for {size_bytes} bytes")
         self.size_bytes = size_bytes
+        self.place = 0
+        """Of the request among those that were replayed."""
 
 
 class Allocator:
@@ -57,10 +61,12 @@ class Allocator:
         self.live_bytes = self.live_peak_bytes = 0
         self.device = Device(settings.capacity_bytes)
         self.num_retries = 0
+        self._merged: list[Block] = []
+        """Blocks that are part of others now: to be used again, as making one costs as much as placing it."""
         self.pools: dict[tuple[Hashable, bool, int], Pool] = {}
         self._counters: dict[tuple[Hashable, bool], list[int]] = {}
         self._split_max = settings.max_split_size_bytes
-        self._aligns = settings.align_bytes > 0 and settings.expandable_segments
+        self._aligns = settings.align_bytes if settings.expandable_segments else 0
         self._collects = settings.garbage_collection_threshold > 0 and settings.allowed_bytes is not None
         self._expandable = Expandable(self.device, settings.device_bytes, place)
 
@@ -85,27 +91,9 @@ class Allocator:
         Raises:
             KeyError: there is none of that name.
         """
-        block = self.live.pop(name)
-        self.live_bytes -= block.size
-        pool = block.pool
-        other = block.before
-        if other is not None and other.state == FREE:
-            del pool.free[bisect_left(pool.free, (other.size, other.address))]
-            block.address = other.address
-            block.size += other.size
-            before = block.before = other.before
-            if before is not None:
-                before.after = block
-        other = block.after
-        if other is not None and other.state == FREE:
-            del pool.free[bisect_left(pool.free, (other.size, other.address))]
-            block.size += other.size
-            after = block.after = other.after
-            if after is not None:
-                after.before = block
-        block.state = FREE
-        block.born = pool.counter[0]
-        insort(pool.free, (block.size, block.address, block))
+        if name not in self.live:
+            raise KeyError(name)
+        self.replay((Op.FREE,), (name,), (0,), (0,), ())
 
     def empty_cache(self, private_pools: Collection[Hashable] = ()) -> None:
         """Gives all wholly free segments back, as ``torch.cuda.empty_cache()``.
@@ -121,13 +109,13 @@ class Allocator:
     def give_back(self, addresses: Collection[int]) -> None:
         """Gives the wholly free segments at these addresses back."""
         for pool in self.pools.values():
-            for _, address, block in list(pool.free):
+            for _, address, block in pool.free:
                 if address in addresses and block.before is None and block.after is None:
                     self._give_back(block)
 
     def release(self, pool: Pool) -> None:
         """Gives the wholly free segments, or pages, of one pool back."""
-        for _, _, block in list(pool.free):
+        for _, _, block in pool.free:
             if block.segment:
                 self._expandable.unmap(block)
             elif block.before is None and block.after is None:
@@ -148,43 +136,155 @@ class Allocator:
         Raises:
             OutOfMemory: as :meth:`malloc`.
         """
-        if self._collects:
-            pool.counter[0] += 1
-        free = pool.free
-        at = bisect_left(free, (size,))
-        block = None
-        if at < len(free):
-            block = free[at][2]
-            if block.segment:
-                at = self._expandable.best(free, at)
-                block = free[at][2]
-            if block.size >= self._split_max and (
-                size < self._split_max or block.size >= size + self.settings.max_non_split_rounding_bytes
-            ):
-                block = None
-            else:
-                del free[at]
-        if block is None:
-            block = self._new_block(pool, size)
-        if self._aligns and size >= LARGE_ROUND_BYTES:
-            block = self._expandable.aligned(block, size, self.settings.align_bytes)
-        rest = block.size - size
-        if rest >= pool.least_rest and (size < self._split_max or pool.least_rest == MIN_BLOCK_BYTES):
-            other = Block(block.address + size, rest, pool, block.segment)
-            other.before = block
-            after = other.after = block.after
-            if after is not None:
-                after.before = other
-            block.after = other
-            block.size = size
-            other.born = pool.counter[0]
-            insort(free, (rest, other.address, other))
-        block.state = IN_USE
-        self.live[name] = block
-        self.live_bytes += block.size
-        if self.live_bytes > self.live_peak_bytes:
-            self.live_peak_bytes = self.live_bytes
-        return block
+        self.replay((Op.ALLOC,), (name,), (size,), (0,), ((pool, pool),))
+        return self.live[name]
+
+    def replay(
+        self,
+        ops: Sequence[int],
+        names: Sequence[Hashable],
+        sizes: Sequence[int],
+        groups: Sequence[int],
+        pools: Sequence[Sequence[Pool]],
+        flushed_pools: Mapping[int, Collection[Hashable]] = MappingProxyType({}),
+        *,
+        first: int = 0,
+    ) -> None:
+        """Allocates, frees and empties the cache, one op after another.
+
+        All that is usual is in this loop, which changes the pools' lists itself: calls would cost a quarter
+        more.
+
+        Args:
+            ops: members of :class:`Op`. A RETRY is left out: the allocator makes its own.
+            names: of the blocks. A free of one that is not alive is left out.
+            sizes: of the blocks to allocate, rounded already.
+            groups: places in ``pools`` of the blocks to allocate.
+            pools: for each group that of large and that of small blocks.
+            flushed_pools: by op that empties the cache: the private pools whose graphs are gone.
+            first: the place of the first op in the others.
+
+        Raises:
+            OutOfMemory: as :meth:`malloc`; its ``place`` is that of the op.
+        """
+        live, merged, collects = self.live, self._merged, self._collects
+        live_bytes, peak_bytes = self.live_bytes, self.live_peak_bytes
+        split_max, aligns = self._split_max, self._aligns
+        nothing: tuple[list[int], list[Block | None]] = [], [None]
+        try:
+            for place, op in enumerate(ops, first):
+                if op == 0:  # ALLOC
+                    size = sizes[place]
+                    pool = pools[groups[place]][size <= SMALL_BYTES_MAX]
+                    if collects:
+                        pool.counter[0] += 1
+                    free_sizes, of_size = pool.sizes, pool.of_size
+                    at = bisect_left(free_sizes, size)
+                    addresses, same = of_size[at] if at < len(free_sizes) else nothing
+                    block = same[0]
+                    if (
+                        block is not None
+                        and (after := block.after) is not None
+                        and after.state == UNMAPPED
+                        and (len(same) > 1 or at + 1 < len(free_sizes))
+                    ):
+                        block = self._expandable.best(pool, size)
+                    if block is None or block.size >= split_max:
+                        block = self._unusual(pool, size, block)
+                    elif block is not same[0]:
+                        pool.take(block)
+                    elif len(same) == 1:
+                        del free_sizes[at], of_size[at]
+                    else:
+                        del addresses[0], same[0]
+                    if aligns and size >= LARGE_ROUND_BYTES:
+                        block = self._expandable.aligned(block, size, aligns)
+                    live[names[place]] = block
+                    block.state = IN_USE
+                    rest = block.size - size
+                    splits = rest >= pool.least_rest and (
+                        size < split_max or pool.least_rest == MIN_BLOCK_BYTES
+                    )
+                    live_bytes += size if splits else block.size
+                    if live_bytes > peak_bytes:
+                        peak_bytes = live_bytes
+                    if not splits:
+                        continue
+                    block.size, size, address = size, rest, block.address + size
+                    free = merged.pop() if merged else Block(0, 0, pool, 0)
+                    free.address, free.pool, free.segment = address, pool, block.segment
+                    free.before, free.after, block.after = block, block.after, free
+                    if free.after is not None:
+                        free.after.before = free
+                elif op == 1:  # FREE
+                    freed = live.pop(names[place], None)
+                    if freed is None:
+                        continue
+                    free = freed
+                    pool, size, address = free.pool, free.size, free.address
+                    free_sizes, of_size = pool.sizes, pool.of_size
+                    live_bytes -= size
+                    other = free.before
+                    if other is not None and other.state == FREE:
+                        at = bisect_left(free_sizes, other.size)
+                        addresses, same = of_size[at]
+                        if len(same) == 1:
+                            del free_sizes[at], of_size[at]
+                        else:
+                            among = bisect_left(addresses, other.address)
+                            del addresses[among], same[among]
+                        merged.append(other)
+                        size += other.size
+                        address = free.address = other.address
+                        before = free.before = other.before
+                        if before is not None:
+                            before.after = free
+                    other = free.after
+                    if other is not None and other.state == FREE:
+                        at = bisect_left(free_sizes, other.size)
+                        addresses, same = of_size[at]
+                        if len(same) == 1:
+                            del free_sizes[at], of_size[at]
+                        else:
+                            among = bisect_left(addresses, other.address)
+                            del addresses[among], same[among]
+                        merged.append(other)
+                        size += other.size
+                        after = free.after = other.after
+                        if after is not None:
+                            after.before = free
+                    free.state = FREE
+                else:
+                    if op == Op.EMPTY_CACHE:
+                        self.empty_cache(flushed_pools[place])
+                    continue
+                free.size = size
+                if collects:
+                    free.born = pool.counter[0]
+                at = bisect_left(free_sizes, size)
+                if at < len(free_sizes) and free_sizes[at] == size:
+                    addresses, same = of_size[at]
+                    among = bisect_left(addresses, address)
+                    addresses.insert(among, address)
+                    same.insert(among, free)
+                else:
+                    free_sizes.insert(at, size)
+                    of_size.insert(at, ([address], [free]))
+        except OutOfMemory as exc:
+            exc.place = place
+            raise
+        finally:
+            self.live_bytes, self.live_peak_bytes = live_bytes, peak_bytes
+
+    def _unusual(self, pool: Pool, size: int, free: Block | None) -> Block:
+        """The free block that was found, out of its pool, unless it is too large for so little; else
+        a new one."""
+        if free is None or size < self._split_max:
+            return self._new_block(pool, size)
+        if free.size >= size + self.settings.max_non_split_rounding_bytes:
+            return self._new_block(pool, size)
+        pool.take(free)
+        return free
 
     def _new_block(self, pool: Pool, size: int) -> Block:
         if self._collects:
@@ -223,17 +323,17 @@ class Allocator:
         if self._split_max == UNLIMITED:
             return False
         wanted = max(size, self._split_max)
-        at = bisect_left(pool.free, (wanted,))
-        if at < len(pool.free) and not pool.free[at][2].segment:
-            self._give_back(pool.free[at][2])
+        block = next(pool.at_least(wanted), None)
+        if block is not None and not block.segment:
+            self._give_back(block)
             return True
-        released, at = 0, len(pool.free) - 1
-        while at >= 0 and released < wanted and pool.free[at][0] >= self._split_max:
-            block = pool.free[at][2]
+        released = 0
+        for size_bytes, _, block in reversed(pool.free):
+            if released >= wanted or size_bytes < self._split_max:
+                break
             if not block.segment:
-                released += block.size
+                released += size_bytes
                 self._give_back(block)
-            at -= 1
         return released >= wanted
 
     def _collect(self, pool: Pool) -> None:

@@ -57,7 +57,7 @@ def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bo
     for place in range(num_older):
         _older(trace, int(sizes[place]), groups[place])
     for place, is_birth in _order(window):
-        trace.ops.append(Op.ALLOC if is_birth else Op.FREE)
+        trace.ops.append(int(Op.ALLOC if is_birth else Op.FREE))
         trace.block.append(first + place)
         trace.requested.append(int(sizes[place]) if is_birth else 0)
         trace.group.append(groups[place])

@@ -91,12 +91,8 @@ def _output(step: Step, lives: Lives, forward: Array) -> tuple[int, bool]:
     later = lives.born[lives.born > end]
     outlives = forward[lives.died[forward] > later.min()] if len(later) else forward
     order = outlives[np.argsort(lives.born[outlives], kind="stable")] if len(outlives) else forward
-    names = step.window.operator, step.window.module, step.window.line
-    last = [each[int(lives.of[order[-1]])] for each in names]
-    run = []
-    for place in order[::-1]:
-        if [each[int(lives.of[place])] for each in names] != last:
-            break
-        run.append(int(place))
-    output = max(run, key=lambda place: (lives.bytes[place], lives.born[place]))
-    return output, any(lives.born[place] > lives.born[output] for place in run)
+    calls = step.call_of[lives.of[order]]
+    others = np.flatnonzero(calls != calls[-1])
+    run = order[others[-1] + 1 :] if len(others) else order
+    output = int(run[np.lexsort((lives.born[run], lives.bytes[run]))[-1]])
+    return output, bool((lives.born[run] > lives.born[output]).any())

@@ -150,14 +150,15 @@ def _answer(
     shown = findings[:FINDINGS_MAX]
     rows = [asdict(each) | {"evidence": {"sql": each.evidence}} for each in shown]
     # That no failure was recorded tells nothing of the peak.
-    told = any(name not in reasons for name in names if name != "oom")
+    told = [name for name in names if name not in reasons and name != "oom"]
     notes = [f"{number}. {_line(each)}" for number, each in enumerate(shown, 1)]
     if len(findings) > len(shown):
         notes.append(f"and {len(findings) - len(shown)} more")
     notes += [] if composition is None else [composition]
     notes += [f"cannot tell: {name}: {reason}" for name, reason in reasons.items()]
-    if not findings and not told:
-        sentence = "none of the insights can tell anything: " + "; ".join(
+    if not findings and (not told or len(reasons) * 2 > len(names)):
+        few = f"nothing was found, but {len(reasons)} of {len(names)} insights cannot tell: "
+        sentence = (few if told else "none of the insights can tell anything: ") + "; ".join(
             f"{name}: {reason}" for name, reason in reasons.items()
         )
         return Answer(

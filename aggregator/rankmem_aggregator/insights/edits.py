@@ -7,7 +7,7 @@ functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -47,6 +47,11 @@ class Lives:
         """Those of a mask alone."""
         return Lives(born=self.born[which], died=self.died[which], bytes=self.bytes[which], of=self.of[which])
 
+    def is_as(self, other: Lives) -> bool:
+        """Whether nothing was changed."""
+        columns = (self.born, self.died, self.bytes, self.of), (other.born, other.died, other.bytes, other.of)
+        return self is other or all(np.array_equal(one, two) for one, two in zip(*columns, strict=True))
+
     def and_more(self, born: Array, died: Array, sizes: Array, of: Array) -> Lives:
         """With further lives."""
         return Lives(
@@ -83,6 +88,8 @@ class Step:
     """Paths of siblings that repeat, such as blocks.0, blocks.1; the largest family first."""
     unit_of: Array
     """Of each block the sibling that it is in, over all families; -1 outside of them."""
+    call_of: Array
+    """Of each block a number, the same for those of one operator, module and line."""
     units: list[str] = field(default_factory=list)
 
     @classmethod
@@ -109,6 +116,7 @@ class Step:
             first_pass=forward & ~np.array(window.recomputed, bool),
             families=families,
             unit_of=np.array([known[path] for path in paths], np.int64),
+            call_of=_numbered(zip(window.operator, window.module, window.line, strict=True)),
             units=units,
         )
 
@@ -126,6 +134,12 @@ class Step:
             bytes=window.bytes.astype(np.float64),
             of=np.arange(len(window)),
         )
+
+
+def _numbered(names: Iterable[Hashable]) -> Array:
+    """Equal names as equal numbers."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
 
 
 def _prefixes(path: str | None) -> list[str]:

@@ -32,16 +32,15 @@ class Expandable:
         self._place = place
         self._device_bytes = device_bytes
 
-    def best(self, free: list[tuple[int, int, Block]], at: int) -> int:
-        """The place of the free block to take, from the first that is large enough on: a block that can
-        expand counts with its room."""
-        while (
-            at + 1 < len(free)
-            and free[at][2].segment
-            and _with_room(free[at + 1][2]) < _with_room(free[at][2])
-        ):
-            at += 1
-        return at
+    def best(self, pool: Pool, size: int) -> Block:
+        """The free block to take for ``size`` bytes, where one is large enough: the first, but a block that
+        can expand counts with its room."""
+        found, *others = pool.at_least(size)
+        for block in others:
+            if not found.segment or _with_room(block) >= _with_room(found):
+                break
+            found = block
+        return found
 
     def take(self, pool: Pool, size: int) -> Block | None:
         """A free block of at least ``size`` bytes, mapped for it and taken out of its pool; None: no room on

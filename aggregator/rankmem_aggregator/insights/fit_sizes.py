@@ -102,6 +102,11 @@ def read_sizes(
             "each size"
         )
     sizes = sorted(found)
+    if len(numbers) > 1 and sizes == [0]:
+        raise CannotTell(
+            "what the model was given is known of no step, so the sizes of --recorded cannot be told apart: "
+            "imported without calls, or RANKMEM_DETAIL=events"
+        )
     if numbers:
         _check_numbers(sizes, numbers)
     elif len(sizes) > 1 and sizes[0] == 0:

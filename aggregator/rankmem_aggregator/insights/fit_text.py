@@ -40,7 +40,7 @@ def sentence(name: str, first: Row | None, figures: Figures, rows: Sequence[Row]
     what = figures["what"]
     if first is None:
         largest = _largest(figures, "largest")
-        if figures["usable_bytes"] is not None:
+        if figures["usable_bytes"] is not None and not figures["not_replayed"]:
             where = f"in {bytes_text(figures['usable_bytes'])} on {name}"
             return (
                 f"the largest {what} that fits {where} is {largest}"

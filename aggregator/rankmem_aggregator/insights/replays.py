@@ -45,7 +45,6 @@ class Outcome:
     reserved_peak_bytes: int
     held_peak_bytes: int
     """Of the blocks in use, with rests too small to be split off."""
-    reserved_at_held_peak_bytes: int
     num_retries: int
     failed_at: int | None = None
     """The op that found no room: its place among the trace's, negative for an older block."""
@@ -122,41 +121,32 @@ def run(
         last_capacity_bytes: what the device gives when the last op comes; None: what it always gave.
     """
     allocator = Allocator(settings)
-    take, free, device = allocator.take, allocator.free, allocator.device
     sizes, older = block_bytes_of(trace, settings)
     pools = [
         [allocator.pool(private, small, stream) for small in (False, True)]
         for private, stream in trace.groups
     ]
-    place, peak, reserved_then = -1, 0, 0
-    last = len(trace.ops) - 1 if last_capacity_bytes is not None else -1
+    failed_at, is_placed = None, False
     try:
         if from_state:
             restore(allocator, trace)
-        placed = [] if from_state else sorted(range(trace.num_older), key=trace.older_address.__getitem__)
-        for number in placed:
-            size = older[number]
-            take(number, size, pools[trace.older_group[number]][size <= SMALL_BYTES_MAX])
-        for place, op in enumerate(trace.ops):
-            if place == last:
-                device.capacity_bytes = last_capacity_bytes or 0
-            if op == 0:
-                size = sizes[place]
-                take(trace.block[place], size, pools[trace.group[place]][size <= SMALL_BYTES_MAX])
-                if allocator.live_bytes > peak:
-                    peak, reserved_then = allocator.live_bytes, device.reserved_bytes
-            elif op == 1:
-                if not from_state or trace.block[place] in allocator.live:
-                    free(trace.block[place])
-            elif op == Op.EMPTY_CACHE:
-                allocator.empty_cache(trace.flushed_pools[place])
-        failed_at = None
-    except OutOfMemory:
-        failed_at = place
+        else:
+            placed = sorted(range(trace.num_older), key=trace.older_address.__getitem__)
+            asked = [older[number] for number in placed], [trace.older_group[number] for number in placed]
+            allocator.replay([Op.ALLOC] * len(placed), placed, *asked, pools)
+        is_placed = True
+        requests = trace.block, sizes, trace.group, pools, trace.flushed_pools
+        if last_capacity_bytes is None:
+            allocator.replay(trace.ops, *requests)
+        else:
+            allocator.replay(trace.ops[:-1], *requests)
+            allocator.device.capacity_bytes = last_capacity_bytes
+            allocator.replay(trace.ops[-1:], *requests, first=len(trace.ops) - 1)
+    except OutOfMemory as failed:
+        failed_at = failed.place if is_placed else -1
     return Outcome(
-        reserved_peak_bytes=device.reserved_peak_bytes,
+        reserved_peak_bytes=allocator.device.reserved_peak_bytes,
         held_peak_bytes=allocator.live_peak_bytes,
-        reserved_at_held_peak_bytes=reserved_then,
         num_retries=allocator.num_retries,
         failed_at=failed_at,
     )

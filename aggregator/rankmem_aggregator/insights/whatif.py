@@ -231,8 +231,12 @@ def smallest_set(
 ) -> tuple[tuple[Remedy, ...], Lives] | None:
     """The set of fewest remedies with which the peak fits; of equals the cheapest, as they are ordered.
 
+    Sets are tried by their size. A remedy that changes nothing beside the others of a set ends all sets that
+    begin so: without it they are smaller, and were tried.
+
     Args:
         remedies: TOGETHER_MAX at most, what costs least first.
+        usable: less than the peak as it is.
     """
     known: dict[tuple[int, ...], Lives] = {(): step.lives()}
     for count in range(1, len(remedies) + 1):
@@ -241,9 +245,15 @@ def smallest_set(
             rivals = [each.rivals for each in chosen if each.rivals]
             if len(set(rivals)) < len(rivals):
                 continue
-            known[places] = chosen[-1].edit(step, known[places[:-1]])
-            if known[places].peak()[0] <= usable:
-                return chosen, known[places]
+            before = known.get(places[:-1])
+            if before is None:
+                continue
+            lives = chosen[-1].edit(step, before)
+            if lives.is_as(before):
+                continue
+            known[places] = lives
+            if lives.peak()[0] <= usable:
+                return chosen, lives
     return None
 
 

@@ -8,18 +8,22 @@ Stage: query, in the reader's process. In: the arguments of a question. Out: an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rankmem_aggregator.query.asking import Asking
-from rankmem_aggregator.query.missing import is_complete, missing_of
+from rankmem_aggregator.query.missing import and_later, is_complete, missing_of
 from rankmem_aggregator.query.types import BlockBy
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.groupings import grouping_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rankmem_aggregator.insights.answer import Answer
     from rankmem_aggregator.insights.diff import Limit
     from rankmem_aggregator.insights.lives import Trace
+
+NO_END: Final = "the run has no end: it may still go on, and higher"
 
 
 class InsightQuestions(Asking):
@@ -122,7 +126,7 @@ class InsightQuestions(Asking):
 
         of_head = recorded(self, head)
         answer = diff_of(recorded(base_in or self, base), of_head, limits)
-        return answer.over(self.with_missing(answer.rows, of_head.session_id))
+        return answer.over(self._with_gaps(answer.rows, of_head.session_id))
 
     def fragmentation(
         self,
@@ -326,4 +330,10 @@ class InsightQuestions(Asking):
     ) -> Answer:
         """The answer with what is missing; an error where the session has no such rank, attempt or device."""
         self._of_rank(answer.rows, full_id, rank, attempt=attempt, device=device)
-        return answer.over(self.with_missing(answer.rows, full_id))
+        return answer.over(self._with_gaps(answer.rows, full_id))
+
+    def _with_gaps(self, rows: pa.Table, full_id: str) -> pa.Table:
+        """Rows with what is missing from the session: also, while a rank has no end, what is to come."""
+        known = self.with_missing(rows, full_id)
+        runs_on = self.session_row(full_id)["state"] == "running"
+        return and_later(known, NO_END) if runs_on else known

@@ -55,6 +55,15 @@ def with_missing(answer: pa.Table, missing: Sequence[Mapping[str, Any]], stale: 
     return answer.replace_schema_metadata({**(answer.schema.metadata or {}), **metadata})
 
 
+def and_later(answer: pa.Table, sentence: str) -> pa.Table:
+    """An answer with one more line on what it lacks, which is not known before it happens."""
+    metadata = {
+        COMPLETE_KEY: b"False" if is_complete(answer) is False else b"None",
+        MISSING_KEY: json.dumps([*(missing_of(answer) or ()), sentence]).encode(),
+    }
+    return answer.replace_schema_metadata({**(answer.schema.metadata or {}), **metadata})
+
+
 def missing_of(answer: pa.Table) -> list[str] | None:
     """The lines that an answer carries, none where nothing is missing; None where it carries no such list."""
     text = (answer.schema.metadata or {}).get(MISSING_KEY)

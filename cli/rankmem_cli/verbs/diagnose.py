@@ -16,9 +16,10 @@ def diagnose(
 ) -> None:
     """Show what all insights find, by the bytes that the peak would lose.
 
-    Asks for failed allocations, an early peak, leaks, the ledger, imbalance and fragmentation, and shows at
-    most eight findings, each with the peak as it would be then, how certain that is, and its own command.
-    Insights that cannot tell are named with the reason. Exit code 2: none of them can tell.
+    Asks for failed allocations, an early peak, leaks, the ledger, imbalance, remedies that cost nothing
+    (whatif) and fragmentation, and shows at most eight findings, each with the peak as it would be then, how
+    certain that is, and its own command. Insights that cannot tell are named with the reason. Exit code 2:
+    nothing is found, and most of them cannot tell.
     """
     from rankmem_cli.show import columns
     from rankmem_cli.show.insight import tell

@@ -25,6 +25,7 @@ class DiffFormat(enum.StrEnum):
     TEXT = "text"
     MARKDOWN = "markdown"
     JSON = "json"
+    CSV = "csv"
 
 
 Base = Annotated[str, typer.Argument(metavar="BASE", help="Database FILE, or session ID, before the change.")]
@@ -100,7 +101,7 @@ def _show(answer: object, titles: list[str], output: DiffFormat) -> None:
     if output is DiffFormat.TEXT:
         for side, title in zip(("base", "head"), titles, strict=True):
             note(f"{side}: {title}")
-    of = Format.JSON if output is DiffFormat.JSON else Format.TABLE
+    of = {DiffFormat.JSON: Format.JSON, DiffFormat.CSV: Format.CSV}.get(output, Format.TABLE)
     show_insight(answer, columns.diff(), output=of)
 
 
