@@ -72,6 +72,7 @@ class Watch:
     target: str
     """What it connects to."""
     ask: Asked
+    poll_s: float = POLL_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +222,7 @@ def _read(watch: Watch, answers: list[tuple[int, dict[int, int]]], over: threadi
     """Asks how far each rank is, and notes when the answer came."""
     with contextlib.ExitStack() as opened:
         queries: Queries | None = None
-        while not over.wait(POLL_S):
+        while not over.wait(watch.poll_s):
             try:
                 queries = queries or opened.enter_context(connect(watch.target))
                 seen = watch.ask(queries)

@@ -33,6 +33,8 @@ RATE: Final = 20_000
 INTERVAL_S: Final = 15
 """Of an aggregator of a lake, its default."""
 QUICK_INTERVAL_S: Final = 2
+STATUS_POLL_S: Final = 0.5
+"""An answer of ``status`` takes an aggregator 0.1 s of CPU: who asks more often waits for the answers."""
 CORES: Final = 4
 """Two aggregators and their senders need so many for their ratio to mean anything."""
 
@@ -103,15 +105,12 @@ def _seen(options: Options) -> list[Figure]:
     found = []
     for what, at_most in (("status of the aggregator", 1.0), ("the lake", interval_s + 5.0)):
         folder = Path(tempfile.mkdtemp(dir=options.folder))
-        settings = {
-            "RANKMEM_SERVE_LAKE": str(folder / "lake"),
-            "RANKMEM_SERVE_LAKE_INTERVAL_S": str(interval_s),
-        }
+        lake = str(folder / "lake")
+        settings = {"RANKMEM_SERVE_LAKE": lake, "RANKMEM_SERVE_LAKE_INTERVAL_S": str(interval_s)}
         with aggregator(folder / "log.duckdb", settings) as server:
-            is_lake = what == "the lake"
-            watch = (
-                Watch(f"lake:{folder}/lake", events_seen()) if is_lake else Watch(server.address, status_seen)
-            )
+            watch = Watch(f"lake:{lake}", events_seen())
+            if what != "the lake":
+                watch = Watch(server.address, status_seen, STATUS_POLL_S)
             seen = run(options, server, RATE, 4.0 * interval_s, watch)
         p50, p99, worst = np.quantile(seen.delays_s, [0.5, 0.99, 1.0])
         say(f"{what}: p50 {p50:.3f} s, p99 {p99:.3f} s")
@@ -124,7 +123,7 @@ def _seen(options: Options) -> list[Figure]:
                 note=f"p50 {p50:.2f}, worst {worst:.2f} s",
             )
         )
-    return [*found, *_compacted(str(folder / "lake"))]
+    return [*found, *_compacted(lake)]
 
 
 def _compacted(lake: str) -> list[Figure]:

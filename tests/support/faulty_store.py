@@ -1,12 +1,17 @@
 """A proxy in front of a real object store that does it harm when told to: fails, delays, cuts, overwrites.
 
 Stage: tests. In: requests of S3 clients, passed on as they are, so that signatures hold; out: the store's
-answers, or what the fault makes of them.
+answers, or what the fault makes of them. It runs in a process of its own, as this module's program: deltalake
+holds Python's lock while it waits for an upload (1.6).
 """
 
 from __future__ import annotations
 
 import http.client
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +20,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from pyarrow.fs import S3FileSystem
+from seaweed import files_of
 
 Fault = Literal["fails", "forgets", "slow", "breaks off", "short", "careless"]
-"""fails: 500, nothing is done. forgets: it is done, and the answer is 500. slow: later. breaks off: the
+"""fails: 500, nothing is done. forgets: a PUT is done, and the answer is 500. slow: later. breaks off: the
 connection ends amid the body. short: half of the body, as if it were all. careless: a PUT that is not to
 overwrite does so."""
 SLOW_S: Final = 0.2
-_OF_READING: Final = frozenset({"breaks off", "short"})
+_METHODS: Final = {"breaks off": "GET", "short": "GET", "forgets": "PUT", "careless": "PUT"}
+"""Of requests that may meet a fault; of other faults all."""
 _OF_CONNECTION: Final = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length"})
 
 
@@ -36,21 +42,15 @@ class _Answer:
 
 
 class FaultyStore:
-    """What the proxy does now. Any thread.
+    """A proxy that runs.
 
     Args:
-        behind: host and port of the store.
-        files: the store, for what the proxy writes itself.
+        process: its program.
     """
 
-    def __init__(self, behind: str, files: S3FileSystem) -> None:
-        self._behind, self._files = behind, files
-        self._lock = threading.Lock()
-        self._never = threading.Event()
-        self._fault: Fault | None = None
-        self._every, self._part, self._num_seen = 1, "", 0
-        self.num_met = 0
-        """Requests that met a fault."""
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.url = self._told()
 
     @contextmanager
     def faulty(self, fault: Fault, *, every: int = 1, part: str = "") -> Iterator[None]:
@@ -61,14 +61,58 @@ class FaultyStore:
             every: so many requests one does.
             part: of the path of those that may.
         """
-        with self._lock:
-            self._fault, self._every, self._part = fault, every, part
-            self._num_seen = self.num_met = 0
+        self._tell([fault, every, part])
         try:
             yield
-            assert self.num_met, f"no request met the fault {fault!r}"
         finally:
-            self._fault = None
+            num_met = int(self._tell([None, 1, ""]))
+        assert num_met, f"no request met the fault {fault!r}"
+
+    def _tell(self, plan: list[Any]) -> str:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(plan) + "\n")
+        self._process.stdin.flush()
+        return self._told()
+
+    def _told(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+@contextmanager
+def faulty_store(behind: str) -> Iterator[FaultyStore]:
+    """A proxy in front of the store at this host and port."""
+    path = os.pathsep.join(filter(None, sys.path))
+    with subprocess.Popen(
+        [sys.executable, __file__, behind],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path},
+    ) as process:  # fmt: skip
+        try:
+            yield FaultyStore(process)
+        finally:
+            process.kill()
+
+
+class _Proxy:
+    """What is done to requests. Any thread.
+
+    Args:
+        behind: host and port of the store.
+    """
+
+    def __init__(self, behind: str) -> None:
+        self._behind = behind
+        self._lock = threading.Lock()
+        self._never = threading.Event()
+        self._fault: Fault | None = None
+        self._every, self._part, self._num_seen, self._num_met = 1, "", 0, 0
+
+    def plan(self, fault: Fault | None, every: int, part: str) -> int:
+        """From now on; returns how many requests met the fault before."""
+        with self._lock:
+            num_met, self._num_seen, self._num_met = self._num_met, 0, 0
+            self._fault, self._every, self._part = fault, every, part
+        return num_met
 
     def answer(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes) -> _Answer:
         """The answer to a request."""
@@ -83,7 +127,7 @@ class FaultyStore:
         if fault == "short":
             return _Answer(found.status, found.headers, found.body[: len(found.body) // 2])
         if fault == "careless" and found.status in (409, 412):
-            with self._files.open_output_stream(unquote(urlsplit(path).path).lstrip("/")) as out:
+            with files_of(self._behind).open_output_stream(unquote(urlsplit(path).path).lstrip("/")) as out:
                 out.write(body)
             return _Answer(200, [("ETag", '"overwritten"')], b"")
         return replace(found, is_cut=fault == "breaks off")
@@ -91,12 +135,12 @@ class FaultyStore:
     def _met(self, method: str, path: str, headers: list[tuple[str, str]]) -> Fault | None:
         with self._lock:
             may = self._fault is not None and self._part in path
-            may &= method == "GET" or self._fault not in _OF_READING
+            may &= method == _METHODS.get(str(self._fault), method)
             may &= self._fault != "careless" or any(name.lower() == "if-none-match" for name, _ in headers)
             self._num_seen += may
             if not may or self._num_seen % self._every:
                 return None
-            self.num_met += 1
+            self._num_met += 1
             return self._fault
 
     def _asked(self, method: str, path: str, headers: list[tuple[str, str]], body: bytes) -> _Answer:
@@ -112,22 +156,16 @@ class FaultyStore:
             connection.close()
 
 
-@contextmanager
-def faulty_store(behind: str, files: S3FileSystem) -> Iterator[tuple[str, FaultyStore]]:
-    """The proxy's URL, and what it does.
-
-    Args:
-        behind: host and port of the store.
-        files: the store.
-    """
-    store = FaultyStore(behind, files)
+def main(behind: str) -> None:
+    """Says its URL; then takes a plan a line, and says how many requests met the one before."""
+    proxy = _Proxy(behind)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def _pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            found = store.answer(self.command, self.path, self.headers.items(), body)
+            found = proxy.answer(self.command, self.path, self.headers.items(), body)
             length = dict(found.headers).get("Content-Length") if self.command == "HEAD" else None
             self.send_response(found.status)
             for name, value in found.headers:
@@ -144,10 +182,12 @@ def faulty_store(behind: str, files: S3FileSystem) -> Iterator[tuple[str, Faulty
         def log_message(self, *given: Any) -> None:
             """Nothing is logged."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", store
-        server.shutdown()
-        thread.join()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
+    for line in sys.stdin:
+        print(proxy.plan(*json.loads(line)), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

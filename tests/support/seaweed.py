@@ -86,13 +86,7 @@ def made_bucket(address: str) -> S3FileSystem:
         except OSError:
             assert time.monotonic() < deadline, "the store did not start"
             time.sleep(0.2)
-    files = S3FileSystem(
-        access_key=KEY,
-        secret_key=SECRET,
-        endpoint_override=address,
-        scheme="http",
-        allow_bucket_creation=True,
-    )
+    files = files_of(address)
     while True:
         try:
             files.create_dir(BUCKET)
@@ -101,3 +95,14 @@ def made_bucket(address: str) -> S3FileSystem:
             time.sleep(0.5)
         else:
             return files
+
+
+def files_of(address: str) -> S3FileSystem:
+    """The files of the store at this host and port."""
+    return S3FileSystem(
+        access_key=KEY,
+        secret_key=SECRET,
+        endpoint_override=address,
+        scheme="http",
+        allow_bucket_creation=True,
+    )
