@@ -1,7 +1,8 @@
 """A lake in a real object store that fails, delays, cuts bodies or overwrites: the right answer, or none.
 
 Between SeaweedFS and rankmem stands a proxy that does the harm. Whatever is asked meanwhile is answered as
-from the database, or fails and names the lake; afterwards everything is as it should be.
+from the database, or fails and names the lake; afterwards everything is as it should be. All but one of these
+are long: each starts with some hundred requests to a store.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def test_a_page_shows_the_right_answer_or_names_the_lake(
 @pytest.mark.parametrize(
     ("fault", "every", "part"),
     [
-        ("forgets", 3, "lake_progress/_delta_log"),  # the commit of the session
+        later("forgets", 3, "lake_progress/_delta_log"),  # the commit of the session
         later("forgets", 2, "memory_event/_delta_log"),
         later("fails", 2, ""),
         later("slow", 1, ""),
@@ -218,7 +219,7 @@ def check_imported(lake: str, story: Pair) -> None:
         assert queries.job_peak(STORY) == file.job_peak(STORY)
 
 
-@pytest.mark.parametrize(("fault", "every"), [("forgets", 3), later("fails", 2), later("slow", 1)])
+@pytest.mark.parametrize(("fault", "every"), [later("forgets", 3), later("fails", 2), later("slow", 1)])
 def test_an_aggregator_stores_each_record_once_although_the_store_is_faulty(
     store: FaultyStore, tmp_path: Path, fault: Fault, every: int
 ) -> None:
@@ -231,6 +232,7 @@ def test_an_aggregator_stores_each_record_once_although_the_store_is_faulty(
     check_rows(lake, logs)
 
 
+@pytest.mark.long
 def test_a_store_that_ignores_that_a_write_is_conditional_is_refused(store: FaultyStore) -> None:
     with (
         store.faulty("careless"),
