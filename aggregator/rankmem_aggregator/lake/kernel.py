@@ -89,9 +89,9 @@ def answer(
         settings["memory_limit"] = f"{memory_bytes}B"
     if isinstance(part, HostPart):
         key = address, version, part, threads, memory_bytes
-        instance: LakeInstance = _KEPT.taken(key) or HostInstance(
-            *_chosen(address, version, part), part, settings
-        )
+        instance = _KEPT.taken(key)
+        if instance is None:
+            instance = HostInstance(*_chosen(address, version, part), part, settings)
         rows = _asked(address, instance, sql, parameters)
         _KEPT.keep(key, instance)
         return of_part(rows, part)
