@@ -42,12 +42,13 @@ class _Reading:
 
     def read(self, size: int = -1) -> bytes:
         """So many bytes; fewer only at the end."""
+        begin = self._opened.tell()  # behind what came too short it is where it should be
         try:
             data: bytes = self._opened.read(size)
         except OSError as exc:
             self._failed(_plain(exc))
             raise
-        if len(data) < size and self._opened.tell() < self._opened.size():
+        if len(data) < min(size, self._opened.size() - begin):
             self._failed(f"{len(data)} bytes came of {size}")
         return data
 
