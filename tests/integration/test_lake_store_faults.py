@@ -41,7 +41,7 @@ QUESTIONS: Final[dict[str, Callable[[Queries], pa.Table]]] = {
 PATHS: Final = ("job", "steps")
 ROWS: Final = "session_id"
 """In the path of each file with rows, of no other."""
-PART_ROWS: Final = 60
+PART_ROWS: Final = 100
 NAMED: Final = (Code.INVALID, Code.UNAVAILABLE, Code.NOT_FOUND, Code.EXHAUSTED)
 
 
