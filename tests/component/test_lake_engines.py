@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,8 +168,10 @@ def test_a_missing_file_fails_the_question_and_is_named(lake: str, tmp_path: Pat
 
 
 def test_a_part_that_was_asked_before_is_answered_of_its_files_as_they_are_now(
-    scattered: ScatteredQueries, lake: str
+    scattered: ScatteredQueries, lake: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kernel, "_KEPT", kernel._Kept())
+    kernel.keep_instances()
     tasks = whole_of(scattered)
     expected = [task.run() for task in tasks]
     kept = kernel._KEPT._instances.copy()
@@ -182,6 +185,17 @@ def test_a_part_that_was_asked_before_is_answered_of_its_files_as_they_are_now(
     assert [task.run() for task in tasks] == expected
     assert len(kept) == len(kernel._KEPT._instances) == kernel.KEPT_INSTANCES
     assert len(set(kept.values()) & set(kernel._KEPT._instances.values())) == 1  # the other one failed
+
+
+def test_workers_that_are_killed_leave_no_folders(
+    scattered: ScatteredQueries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = Processes(1)
+    list(engine.run(whole_of(scattered)))
+    assert [path.name for path in tmp_path.glob("*/*")]  # of the parts that it keeps
+    engine.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_engine_is_refused_for_a_file(database: Path) -> None:

@@ -35,7 +35,7 @@ Rows that an answer then has of ranks elsewhere are left out of it."""
 RANK_COLUMNS: Final = ("rank", "rankId")
 
 KEPT_INSTANCES: Final = 2
-"""Of parts by hosts, some MiB each: connecting and views take two thirds of the CPU of a small task."""
+"""Of parts by hosts, some MiB each: connecting and views take over half of the CPU of a small task."""
 
 Part = HostPart | SlicePart
 
@@ -102,6 +102,11 @@ def answer(
     return rows
 
 
+def keep_instances() -> None:
+    """From now on this process keeps the last :data:`KEPT_INSTANCES`; its parent deletes what they leave."""
+    _KEPT.limit = KEPT_INSTANCES
+
+
 def _asked(address: str, instance: LakeInstance, sql: str, parameters: Parameters) -> pa.Table:
     """The rows of a statement; where it fails, the instance is closed."""
     try:
@@ -115,6 +120,9 @@ def _asked(address: str, instance: LakeInstance, sql: str, parameters: Parameter
 
 class _Kept:
     """The instances of the parts that this process was asked about last. Any thread: one uses an instance."""
+
+    limit = 0
+    """Of a process that nobody tidies up after: an instance has a folder."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -130,7 +138,7 @@ class _Kept:
         with self._lock:
             gone = [self._instances.pop(key, None)]
             self._instances[key] = instance
-            while len(self._instances) > KEPT_INSTANCES:
+            while len(self._instances) > self.limit:
                 gone.append(self._instances.pop(next(iter(self._instances))))
         for old in gone:
             if old is not None:
