@@ -34,11 +34,12 @@ ROUNDS: Final = 3
 BUDGET_S: Final = 1.0
 JOB_BUDGET_S: Final = 2.0
 RANK: Final = 3
-_INSTANT: Final = """
+INSTANT: Final = """
 SELECT requested_peak_ns FROM memory_bucket
 WHERE rank = $rank AND seq_first > (SELECT max(seq_last) // 2 FROM memory_bucket)
 ORDER BY seq_first, requested_peak_ns LIMIT 1 OFFSET 16
 """
+"""The instant of the highest total of a bucket of a rank, in the middle: amid a step."""
 
 Question = Callable[[Queries, int], pa.Table]
 
@@ -91,7 +92,7 @@ def measure(options: Options) -> list[Figure]:
     told = _covered(path, events)
     figures = [told]
     with connect(path) as queries:
-        at = int(queries.sql(_INSTANT, {"rank": RANK}).column(0)[0].as_py())
+        at = int(queries.sql(INSTANT, {"rank": RANK}).column(0)[0].as_py())
         for name, question in questions().items():
             figures.append(_figure(name, queries, question, at))
     return figures

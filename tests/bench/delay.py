@@ -8,6 +8,7 @@ and aggregator cost is taken from a run without that reader: at 20,000 events/s 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -27,6 +28,8 @@ from processes import Aggregator, aggregator, cpu_s, environment
 
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_aggregator import connect
+from rankmem_aggregator.query.queries import Queries
+from rankmem_protos.errors import Code, RankmemError
 from spool_synthetic import CALL_EVENTS, CALL_RECORDS, SyntheticSpool, training_records
 
 RANKS: Final = 4
@@ -58,6 +61,20 @@ class Rank:
         self.written.append((self.writer.next_seq - 1, now_ns))
 
 
+Asked = Callable[[Queries], dict[int, int]]
+"""Asks how far each rank is seen: its last position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A reader."""
+
+    target: str
+    """What it connects to."""
+    ask: Asked
+    poll_s: float = POLL_S
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """What one run saw after its start."""
@@ -75,9 +92,9 @@ def delays(options: Options) -> list[Figure]:
     figures: list[Figure] = []
     for rate in RATES:
         with aggregator(Path(tempfile.mkdtemp(dir=options.folder)) / "delay.duckdb") as server:
-            seen = _run(options, server, rate, seconds)
+            seen = run(options, server, rate, seconds, Watch(server.address, events_seen()))
         with aggregator(Path(tempfile.mkdtemp(dir=options.folder)) / "cost.duckdb") as server:
-            cost = _run(options, server, rate, seconds, watched=False)
+            cost = run(options, server, rate, seconds)
         p50, p99, worst = np.quantile(seen.delays_s, [0.5, 0.99, 1.0])
         say(f"{rate:,} events/s: p50 {p50:.3f} s, p99 {p99:.3f} s, worst {worst:.3f} s")
         name = f"event to visible at {rate:,} events/s"
@@ -90,8 +107,8 @@ def delays(options: Options) -> list[Figure]:
     return figures
 
 
-def _run(options: Options, server: Aggregator, rate: int, seconds: float, *, watched: bool = True) -> Seen:
-    """One run; without a reader (not ``watched``) there are no delays."""
+def run(options: Options, server: Aggregator, rate: int, seconds: float, watch: Watch | None = None) -> Seen:
+    """One run; without a reader there are no delays."""
     root = Path(tempfile.mkdtemp(dir=options.memory_folder))
     session_dir = root / SESSION
     ranks = [_rank(root, session_dir, number, server, rate, seconds) for number in range(RANKS)]
@@ -104,8 +121,8 @@ def _run(options: Options, server: Aggregator, rate: int, seconds: float, *, wat
     )
     over = threading.Event()
     answers: list[tuple[int, dict[int, int]]] = []
-    reader = threading.Thread(target=_read, args=(server.address, answers, over), name="reader")
-    if watched:
+    reader = threading.Thread(target=_read, args=(watch, answers, over), name="reader")
+    if watch is not None:
         reader.start()
     settled: list[tuple[float, float, int]] = []
 
@@ -116,10 +133,10 @@ def _run(options: Options, server: Aggregator, rate: int, seconds: float, *, wat
     look()
     time.sleep(5 * POLL_S)
     until = time.monotonic() + 60.0
-    while watched and time.monotonic() < until and not _all_seen(ranks, answers):
+    while watch is not None and time.monotonic() < until and not _all_seen(ranks, answers):
         time.sleep(POLL_S)
     over.set()
-    if watched:
+    if watch is not None:
         reader.join()
     for rank in ranks:
         rank.writer.close()
@@ -129,7 +146,7 @@ def _run(options: Options, server: Aggregator, rate: int, seconds: float, *, wat
     before, after = settled
     million_events = (after[2] - before[2]) / CALL_RECORDS * CALL_EVENTS / 1e6
     return Seen(
-        delays_s=_delays_s(ranks, answers) if watched else np.zeros(0),
+        delays_s=_delays_s(ranks, answers) if watch is not None else np.zeros(0),
         shipper_s=(after[0] - before[0]) / million_events,
         aggregator_s=(after[1] - before[1]) / million_events,
     )
@@ -178,22 +195,46 @@ def _write(ranks: list[Rank], rate: int, seconds: float, settled: Callable[[], N
         time.sleep(TICK_S)
 
 
-def _read(address: str, answers: list[tuple[int, dict[int, int]]], over: threading.Event) -> None:
-    """Asks how far each rank is, and notes when the answer came."""
+def events_seen() -> Asked:
+    """Asks for the last event of each rank; of events that were seen before nothing."""
     floor = -1
-    with connect(address) as queries:
-        while not over.wait(POLL_S):
-            rows = queries.sql(
-                "SELECT rank, max(seq) AS seq FROM memory_event WHERE seq > $floor GROUP BY rank",
-                {"floor": floor},
-            ).to_pylist()
-            answers.append((time.monotonic_ns(), {row["rank"]: row["seq"] for row in rows}))
-            if len(rows) == RANKS:
-                floor = min(row["seq"] for row in rows) - 1
+
+    def ask(queries: Queries) -> dict[int, int]:
+        nonlocal floor
+        rows = queries.sql(
+            "SELECT rank, max(seq) AS seq FROM memory_event WHERE seq > $floor GROUP BY rank",
+            {"floor": floor},
+        ).to_pylist()
+        if len(rows) == RANKS:
+            floor = min(row["seq"] for row in rows) - 1
+        return {row["rank"]: row["seq"] for row in rows}
+
+    return ask
+
+
+def status_seen(queries: Queries) -> dict[int, int]:
+    """Asks as ``rankmem status`` does."""
+    rows = queries.status(SESSION).to_pylist()
+    return {row["rank"]: row["last_sequence"] for row in rows if row["last_sequence"] is not None}
+
+
+def _read(watch: Watch, answers: list[tuple[int, dict[int, int]]], over: threading.Event) -> None:
+    """Asks how far each rank is, and notes when the answer came."""
+    with contextlib.ExitStack() as opened:
+        queries: Queries | None = None
+        while not over.wait(watch.poll_s):
+            try:
+                queries = queries or opened.enter_context(connect(watch.target))
+                seen = watch.ask(queries)
+            except RankmemError as exc:
+                if exc.code is Code.NOT_FOUND:  # no lake yet, no session
+                    continue
+                raise
+            answers.append((time.monotonic_ns(), seen))
 
 
 def _all_seen(ranks: list[Rank], answers: list[tuple[int, dict[int, int]]]) -> bool:
-    seen = answers[-1][1]
+    seen = answers[-1][1] if answers else {}
     return all(
         seen.get(number, -1) >= rank.written[-1][0] - CALL_RECORDS for number, rank in enumerate(ranks)
     )

@@ -41,7 +41,7 @@ SHOWN: Final = ("memory_event", "allocation_record", "operator_call", "allocatio
 def measure(options: Options) -> list[Figure]:
     """All figures of this benchmark."""
     database = options.folder / "training.duckdb"
-    _record(options, database)
+    record(options, database)
     served = options.folder / "served.duckdb"
     _record_served(options, served)
     with duckdb.connect(str(database)) as connection:
@@ -83,7 +83,8 @@ def measure(options: Options) -> list[Figure]:
     return figures
 
 
-def _record(options: Options, database: Path) -> None:
+def record(options: Options, database: Path) -> None:
+    """Records the training the way a user would."""
     spools = tempfile.mkdtemp(dir=options.memory_folder)
     run = ["-m", "rankmem_cli", "run", "--db", str(database), "--", sys.executable]
     env = environment({"RANKMEM_SPOOL_DIR": spools})

@@ -3,7 +3,8 @@
 Stage: outside the way of the data. A benchmark is a function from :class:`Options` to figures; this
 module parses the command line, runs it and prints a Markdown table, so that a result can be pasted
 into ``docs/benchmarks.md``. Machines are noisy: two things are compared by taking turns in one run,
-never by numbers of different runs. Nothing here asserts: a budget that is missed is printed as such.
+never by numbers of different runs. No time is asserted: a budget that is missed is printed as such.
+What must hold on any machine, as that two answers are the same, makes the program fail.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class Figure:
     high: float | None = None
     repeats: int = 0
     note: str = ""
+    must: bool = False
+    """Whether the benchmark has failed where the budget is missed: an answer is wrong, however fast."""
 
     def verdict(self) -> str:
         """``met`` or ``MISSED``; empty without a budget."""
@@ -179,6 +182,14 @@ def main(name: str, title: str, measure: Measure) -> None:
     if arguments.json is not None:
         rows = [{**asdict(figure), "verdict": figure.verdict()} for figure in figures]
         arguments.json.write_text(json.dumps({**head, "figures": rows}, indent=1))
+    if wrong := failed(figures):
+        sys.exit(f"Error: {wrong}\nTry: the same question of both, and compare the rows")
+
+
+def failed(figures: Sequence[Figure]) -> str:
+    """What must hold and does not, with the notes; empty where all does."""
+    wrong = [figure for figure in figures if figure.must and figure.verdict() == "MISSED"]
+    return "; ".join(f"{figure.what}: {_number(figure.value)}, {figure.note}" for figure in wrong)
 
 
 @contextmanager

@@ -192,9 +192,19 @@ def send_paired(work: Work, beside: Callable[[str], AbstractContextManager[objec
         beside: what runs meanwhile, given the aggregator's address.
     """
     path = _fresh_database(work.options)
-    with aggregator(path) as server, ExitStack() as stack:
-        stack.enter_context(beside(server.address))
-        senders = [stack.enter_context(_raw_sender(work, rank, server.address)) for rank in range(SENDERS)]
+    with aggregator(path) as server, beside(server.address):
+        taken = send_to(work, [server.address])
+    _remove(path)
+    return taken
+
+
+def send_to(work: Work, addresses: Sequence[str]) -> float:
+    """The same to aggregators that run: each of the senders to one of them, in turn."""
+    with ExitStack() as stack:
+        senders = [
+            stack.enter_context(_raw_sender(work, rank, addresses[rank % len(addresses)]))
+            for rank in range(SENDERS)
+        ]
         for sender in senders:
             assert sender.stdout is not None
             sender.stdout.readline()  # "ready"
@@ -206,9 +216,7 @@ def send_paired(work: Work, beside: Callable[[str], AbstractContextManager[objec
         codes = [sender.wait(TIMEOUT_S) for sender in senders]
         if any(codes):
             raise RuntimeError("a sender failed")
-        taken = time.perf_counter() - began
-    _remove(path)
-    return taken
+        return time.perf_counter() - began
 
 
 def _raw_sender(work: Work, rank: int, address: str) -> subprocess.Popen[str]:

@@ -56,10 +56,11 @@ def aggregator(database: Path, settings: Mapping[str, str] | None = None) -> Ite
 
     Args:
         database: its file; its log is written beside it.
-        settings: variables of its environment.
+        settings: variables of its environment; with ``RANKMEM_SERVE_LAKE`` it writes that, and no file.
     """
-    address = f"127.0.0.1:{_free_port()}"
-    env = environment({"RANKMEM_DB": str(database), "RANKMEM_LISTEN": address, **(settings or {})})
+    address, given = f"127.0.0.1:{_free_port()}", dict(settings or {})
+    place = {} if "RANKMEM_SERVE_LAKE" in given else {"RANKMEM_DB": str(database)}
+    env = environment({**place, "RANKMEM_LISTEN": address, **given})
     with database.with_suffix(".log").open("wb") as log:
         command = [sys.executable, "-m", "rankmem_aggregator"]
         process = psutil.Popen(command, stdout=log, stderr=log, env=env)

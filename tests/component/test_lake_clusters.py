@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
-import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,83 +12,26 @@ import pytest
 
 from constructed import BASE_NS, SECOND_NS
 from lake_answers import DeadlyTask, OnceDeadlyTask, check_views, whole_of
+from lake_clusters import joined_cluster, needs_ray, needs_spark, sail
 from lake_sessions import RESTARTED, STEADY, named_questions
 from rankmem_aggregator.lake import on_spark, worker
-from rankmem_aggregator.lake.engine import Engine, portable_answer
+from rankmem_aggregator.lake.engine import portable_answer
 from rankmem_aggregator.lake.engines import open_engine
 from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.scattered import ScatteredQueries
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
-from ray_cluster import START_S, NotStartedError, ray_cluster, reason_to_skip, wait_for_workers
+from ray_cluster import wait_for_workers
 from repetitions import some_of
 
 AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
-NO_RAY = reason_to_skip()
-NO_SPARK = (
-    None
-    if importlib.util.find_spec("pysail") and importlib.util.find_spec("pyspark")
-    else "no Spark Connect server: pysail and pyspark-client are not installed"
-)
-needs_ray = pytest.mark.skipif(NO_RAY is not None, reason=str(NO_RAY))
-needs_spark = pytest.mark.skipif(NO_SPARK is not None, reason=str(NO_SPARK))
 pytestmark = pytest.mark.timeout(400)
-
-
-@contextlib.contextmanager
-def sail() -> Iterator[str]:
-    """A Spark Connect server on loopback: Sail, with one process that runs all."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pysail", "spark", "server", "--ip", "127.0.0.1", "--port", str(port)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        until = time.monotonic() + START_S
-        while time.monotonic() < until and process.poll() is None:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            time.sleep(0.1)
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture(scope="module")
 def ray_address() -> Iterator[str]:
-    """A cluster to which this process is connected; other engines use the connection, too.
-
-    A machine on which Ray does not come up is no finding, unless RANKMEM_CLUSTERS_REQUIRED is set.
-    """
-    with contextlib.ExitStack() as opened:
-        try:
-            address, token = opened.enter_context(ray_cluster())
-            patch = opened.enter_context(pytest.MonkeyPatch.context())
-            for name, value in token.items():
-                patch.setenv(name, value)
-            opened.enter_context(contextlib.closing(connected(address)))
-            wait_for_workers()
-        except (NotStartedError, RankmemError) as exc:
-            if os.environ.get("RANKMEM_CLUSTERS_REQUIRED"):
-                raise
-            pytest.skip(f"Ray does not start on this machine: {str(exc)[-300:]}")
+    with joined_cluster() as address:
         yield address
-
-
-def connected(address: str) -> Engine:
-    """The engine, as soon as its cluster is up."""
-    until = time.monotonic() + START_S
-    while True:
-        try:
-            engine = open_engine(address)
-            assert engine.workers
-            return engine
-        except RankmemError:
-            if time.monotonic() > until:
-                raise
 
 
 @pytest.fixture(scope="module")

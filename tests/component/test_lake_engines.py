@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, st
 from lake_answers import DeadlyTask, check_views, whole_of
 from lake_sessions import RESTARTED, STEADY, named_questions, rows_of
 from rankmem_aggregator import connect
-from rankmem_aggregator.lake import peak
+from rankmem_aggregator.lake import kernel, peak
 from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.kernel import Task, answer
 from rankmem_aggregator.lake.layout import OPENING
@@ -164,6 +165,37 @@ def test_a_missing_file_fails_the_question_and_is_named(lake: str, tmp_path: Pat
         pytest.raises(RankmemError, match=rf"of session {STEADY}: the lake's file .*{gone.name} is missing"),
     ):
         torn.peak_bound(STEADY)
+
+
+def test_a_part_that_was_asked_before_is_answered_of_its_files_as_they_are_now(
+    scattered: ScatteredQueries, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "_KEPT", kernel._Kept())
+    kernel.keep_instances()
+    tasks = whole_of(scattered)
+    expected = [task.run() for task in tasks]
+    kept = kernel._KEPT._instances.copy()
+    gone = next(Path(lake.removeprefix("lake:"), "memory_bucket", f"session_id={STEADY}").rglob("*.parquet"))
+    gone.rename(gone.with_suffix(".gone"))
+    try:
+        with pytest.raises(RankmemError, match=f"{gone.name} is missing"):
+            [task.run() for task in tasks]
+    finally:
+        gone.with_suffix(".gone").rename(gone)
+    assert [task.run() for task in tasks] == expected
+    assert len(kept) == len(kernel._KEPT._instances) == kernel.KEPT_INSTANCES
+    assert len(set(kept.values()) & set(kernel._KEPT._instances.values())) == 1  # the other one failed
+
+
+def test_workers_that_are_killed_leave_no_folders(
+    scattered: ScatteredQueries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    engine = Processes(1)
+    list(engine.run(whole_of(scattered)))
+    assert [path.name for path in tmp_path.glob("*/*")]  # of the parts that it keeps
+    engine.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_engine_is_refused_for_a_file(database: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from import_read import imported
 from lake_checks import Pair, differences, engine_differences, lake_pair, num_rows, page_differences
+from lake_clusters import joined_cluster, needs_ray, needs_spark, sail
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake.scattered import ScatteredQueries
 from rankmem_imports.formats import FORMATS
@@ -74,6 +75,27 @@ def test_every_answer_through_workers_is_that_of_the_database(
 ) -> None:
     with connect(small.file) as file:
         assert engine_differences(file, workers, sessions[source]) == []
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param("ray", marks=needs_ray), pytest.param("spark", marks=needs_spark)]
+)
+def cluster(request: pytest.FixtureRequest, small: Pair) -> Iterator[ScatteredQueries]:
+    with (
+        joined_cluster() if request.param == "ray" else sail() as address,
+        ScatteredQueries(small.lake, address, worth_bytes=0) as queries,
+    ):
+        yield queries
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("source", FORMATS)
+def test_every_answer_through_a_cluster_is_that_of_the_database(
+    small: Pair, sessions: dict[str, str], cluster: ScatteredQueries, source: str
+) -> None:
+    with connect(small.file) as file:
+        assert engine_differences(file, cluster, sessions[source]) == []
 
 
 @pytest.mark.long

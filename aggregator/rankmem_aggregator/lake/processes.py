@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 
@@ -25,9 +28,13 @@ from rankmem_protos.errors import Code, RankmemError
 
 
 class _Worker:
-    """A process that answers one task after the other."""
+    """A process that answers one task after the other.
 
-    def __init__(self) -> None:
+    Args:
+        scratch: a folder for what it spills: it may be killed.
+    """
+
+    def __init__(self, scratch: str) -> None:
         ours, theirs = os_pair()
         self.connection = ours
         with theirs:
@@ -35,7 +42,11 @@ class _Worker:
                 [sys.executable, "-m", "rankmem_aggregator.lake.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "TMPDIR": scratch,
+                },
             )
         self.task: Task | None = None
         self.attempt = 0
@@ -72,6 +83,8 @@ class Processes:
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, _Worker] = {}
         self._stopped = threading.Event()
+        self._scratch = ""
+        self._tidy: Callable[[], object] = lambda: None
 
     @property
     def pids(self) -> list[int]:
@@ -113,7 +126,10 @@ class Processes:
             self._busy.clear()
 
     def _start(self, task: Task, attempt: int) -> None:
-        worker = self._idle.pop() if self._idle else _Worker()
+        if not self._scratch:
+            self._scratch = tempfile.mkdtemp(prefix="rankmem-workers-")
+            self._tidy = weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        worker = self._idle.pop() if self._idle else _Worker(self._scratch)
         self._busy[worker.connection] = worker
         worker.give(replace(task, threads=self._threads, memory_bytes=self._memory_bytes), attempt)
         worker.task = task
@@ -144,3 +160,5 @@ class Processes:
             worker.end()
         self._idle.clear()
         self._busy.clear()
+        self._tidy()
+        self._scratch = ""

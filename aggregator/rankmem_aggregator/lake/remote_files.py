@@ -6,11 +6,54 @@ that a DuckDB instance takes. DuckDB asks in Python, which costs about three tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from fsspec import AbstractFileSystem
+
+_COLOURS: Final = re.compile(r"\x1b\[\d*m|\u21b3")
+"""In messages of deltalake's store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A file that was not what it should be, or could not be read."""
+
+    path: str
+    size: int | None
+    """Its size; None: missing, or not known."""
+    error: str = ""
+    """What the store said; empty: the size is wrong."""
+
+
+class _Reading:
+    """An open file that says so where it cannot be read: DuckDB's error would not name it.
+
+    Args:
+        opened: a file of pyarrow.
+        failed: told why.
+    """
+
+    def __init__(self, opened: Any, failed: Callable[[str], None]) -> None:
+        self._opened, self._failed = opened, failed
+
+    def read(self, size: int = -1) -> bytes:
+        """So many bytes; fewer only at the end."""
+        begin = self._opened.tell()  # behind what came too short it is where it should be
+        try:
+            data: bytes = self._opened.read(size)
+        except OSError as exc:
+            self._failed(_plain(exc))
+            raise
+        if len(data) < min(size, self._opened.size() - begin):
+            self._failed(f"{len(data)} bytes came of {size}")
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
 
 
 class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -29,8 +72,8 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         super().__init__()
         self.protocol = scheme
         self._scheme, self._store, self._sizes = scheme, store, sizes
-        self.fault: tuple[str, int | None] | None = None
-        """The last file that was not what it should be, and its size; None: missing."""
+        self.fault: Fault | None = None
+        """The last one."""
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         """A file's size."""
@@ -60,15 +103,27 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         name = self._name(path)
         if mode != "rb" or name not in self._sizes:
             raise PermissionError(f"{path} is not read here")
+
+        def failed(error: str) -> None:
+            self.fault = Fault(name, None, error)
+
         try:
             opened = self._store.open_input_file(name)
             size: int | None = opened.size()
         except FileNotFoundError:
             size = None
+        except OSError as exc:
+            failed(_plain(exc))
+            raise
         if size != self._sizes[name]:
-            self.fault = name, size
+            self.fault = Fault(name, size)
             raise OSError(f"{name} is not what it should be")
-        return opened
+        return _Reading(opened, failed)
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self._scheme}://")
+
+
+def _plain(exc: OSError) -> str:
+    """What the store says, in a line."""
+    return ": ".join(line.strip() for line in _COLOURS.sub("", str(exc)).splitlines() if line.strip())

@@ -22,7 +22,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_aggregator import machine
-from rankmem_aggregator.lake.kernel import Task
+from rankmem_aggregator.lake.kernel import Task, keep_instances
 from rankmem_aggregator.sql import query_names, query_text, view_names, view_text
 from rankmem_protos.errors import Code, RankmemError
 
@@ -86,6 +86,7 @@ def _text(versions: dict[str, str]) -> str:
 def main(fd: int) -> int:
     """Answers until the parent hangs up; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, for the parent: it ends this process
+    keep_instances()
     with Connection(fd) as parent:
         while True:
             try:

@@ -1,0 +1,92 @@
+"""What is said where an object store fails: its file, in a line; and a commit of which no answer came."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from deltalake.exceptions import CommitFailedError
+
+from rankmem_aggregator.lake import delta
+from rankmem_aggregator.lake.delta import commit_once, made_elsewhere
+from rankmem_aggregator.lake.remote_files import Fault, RemoteFiles
+from rankmem_protos.errors import Code, RankmemError
+
+SAID = "Generic S3 error\n   \x1b[31m↳\x1b[0m Error performing GET\n      \x1b[31m↳\x1b[0m end of file\n"
+
+
+class Opened(io.BytesIO):
+    """A file of ten bytes of which a read gives two, or an error."""
+
+    def __init__(self, error: OSError | None) -> None:
+        super().__init__(b"0123456789")
+        self.error = error
+
+    def size(self) -> int:
+        return 10
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return super().read(min(2, size or 0))
+
+
+class Store:
+    """Opens that file, or fails."""
+
+    def __init__(self, opened: Any) -> None:
+        self.opened = opened
+
+    def open_input_file(self, name: str) -> Any:
+        if isinstance(self.opened, OSError):
+            raise self.opened
+        return self.opened
+
+
+def test_a_file_that_breaks_off_is_told_with_what_the_store_said_in_a_line() -> None:
+    for store in (Store(Opened(OSError(SAID))), Store(OSError(SAID))):
+        files = RemoteFiles("lake", store, {"a.parquet": 10})
+        with pytest.raises(OSError, match="Generic S3 error"):
+            files.open("lake://a.parquet").read(5)
+        expected = "Generic S3 error: Error performing GET: end of file"
+        assert files.fault == Fault("a.parquet", None, expected)
+
+
+def test_a_read_that_gives_fewer_bytes_than_there_are_is_told_and_one_at_the_end_is_not() -> None:
+    files = RemoteFiles("lake", Store(Opened(None)), {"a.parquet": 10})
+    opened = files.open("lake://a.parquet")
+    opened.seek(8)
+    assert opened.read(5) == b"89"
+    assert files.fault is None
+    opened.seek(0)
+    assert opened.read(5) == b"01"
+    assert files.fault == Fault("a.parquet", None, "2 bytes came of 5")
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_commit_that_is_there_after_a_lost_answer_is_this_one_or_anothers(
+    is_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "ATTEMPT_WAIT_S", 0)
+    tried: list[int] = []
+
+    def attempt() -> None:
+        tried.append(1)
+        raise CommitFailedError("it is there") if len(tried) == 1 else made_elsewhere("here")
+
+    if is_own:
+        commit_once("here", attempt, lambda: True)
+    else:
+        with pytest.raises(RankmemError, match="another process") as refused:
+            commit_once("here", attempt)
+        assert refused.value.code is Code.CONFLICT
+    assert len(tried) == 2
+
+
+def test_a_commit_that_was_there_before_is_not_taken_for_this_one() -> None:
+    def attempt() -> None:
+        raise made_elsewhere("here")
+
+    with pytest.raises(RankmemError, match="another process"):
+        commit_once("here", attempt, lambda: True)
