@@ -121,8 +121,8 @@ class Kind(enum.IntEnum):
     INPUT = 21
     """What a call of the model is given, from its first operator on."""
     EVIDENCE = 22
-    """What an ALLOC or OOM shows of where it is made, read as it happened. The record right after its EVENT:
-    the two numbers are taken at once. Keys are equal for equal places of one process, and mean nothing else."""
+    """What an ALLOC or OOM shows of where it is made, read as it happens. The record right after its EVENT:
+    both numbers are taken at once. Keys are equal for equal places of one process, and mean nothing else."""
 
 
 class Missing(enum.IntEnum):

@@ -6,8 +6,8 @@
 //
 // No GIL, no lock, no system call: an allocator's lock may be held. The node's reference count moves for a moment;
 // the engine holds two references of its own meanwhile, so nothing is freed and no object of Python's is touched.
-// Source: torch/csrc/autograd/function.h. The node is an intrusive_ptr from 2.12 or so on and was a shared_ptr: its
-// layout, and where its class is found, are the compiler's to know.
+// Source: torch/csrc/autograd/function.h. The node is a shared_ptr in 2.6 and an intrusive_ptr in 2.13: its layout, and
+// where its class is found, are the compiler's to know.
 
 #include <torch/csrc/autograd/function.h>
 

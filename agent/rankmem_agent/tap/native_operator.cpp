@@ -10,7 +10,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <dlfcn.h>
-#include <execinfo.h>
+#include <unwind.h>
 
 #include <mutex>
 #include <string>
@@ -24,7 +24,7 @@ namespace rankmem {
 namespace {
 
 // Between an allocation and the operator that Python called lie 20 to 60 native frames.
-constexpr int kNativeFramesMax = 128;
+constexpr uint32_t kNativeFramesMax = 256;
 // In the table: an autograd node or Python begins here.
 constexpr uint32_t kEndsOperator = ~0u;
 
@@ -81,21 +81,29 @@ uint32_t id_of_address(NativeNames& names, void* address) {
   return id;
 }
 
+struct Unwinding {
+  uint32_t outermost = 0;  // of the operators seen
+  uint32_t count = 0;
+};
+
+// Called for each frame, innermost first. Python's frames and those around them are not looked at.
+_Unwind_Reason_Code look_at_frame(_Unwind_Context* context, void* into) noexcept try {
+  auto& unwinding = *static_cast<Unwinding*>(into);
+  auto* address = reinterpret_cast<void*>(_Unwind_GetIP(context));
+  const uint32_t id = id_of_address(native_names(), address);
+  if (id == kEndsOperator || ++unwinding.count == kNativeFramesMax) return _URC_END_OF_STACK;
+  if (id != 0) unwinding.outermost = id;
+  return _URC_NO_REASON;
+} catch (...) {  // no memory for the table
+  return _URC_END_OF_STACK;
+}
+
 }  // namespace
 
-uint32_t native_operator() noexcept try {
-  void* addresses[kNativeFramesMax];
-  const int count = backtrace(addresses, kNativeFramesMax);
-  NativeNames& names = native_names();
-  uint32_t outermost = 0;
-  for (int index = 1; index < count; ++index) {  // the first is ours
-    const uint32_t id = id_of_address(names, addresses[index]);
-    if (id == kEndsOperator) break;
-    if (id != 0) outermost = id;
-  }
-  return outermost;
-} catch (...) {  // no memory for the table
-  return 0;
+uint32_t native_operator() noexcept {
+  Unwinding unwinding;
+  _Unwind_Backtrace(look_at_frame, &unwinding);
+  return unwinding.outermost;
 }
 
 }  // namespace rankmem
