@@ -8,6 +8,7 @@ another core. Start and memory are taken from processes without and with the age
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from processes import aggregator, environment, recording_environment, train, wai
 
 LOOP_BYTES: Final = 4096  # a small tensor: what malloc hands out without asking the kernel
 EVENTS_A_TURN: Final = 2  # an alloc and a free
+FRAMES: Final = 40
 SPOOL_BYTES: Final = 2 * 2**30
 RSS_STEPS: Final = 30
 MIB: Final = 2**20
@@ -29,7 +31,7 @@ MIB: Final = 2**20
 
 def measure(options: Options) -> list[Figure]:
     """All figures of this benchmark."""
-    return [*tight_loop(options), *started(options), *resident(options)]
+    return [*tight_loop(options), *evidence(options), *started(options), *resident(options)]
 
 
 def tight_loop(options: Options) -> list[Figure]:
@@ -78,6 +80,20 @@ def tight_loop(options: Options) -> list[Figure]:
             off,
             note=f"every call allocates here; {dropped} of {records} records dropped",
         ),
+    ]
+
+
+def evidence(options: Options) -> list[Figure]:
+    """What a block's evidence adds, by a process of its own: that tap is built otherwise."""
+    command = [sys.executable, str(Path(__file__).with_name("evidence_probe.py")), str(FRAMES)]
+    folder = tempfile.mkdtemp(dir=options.memory_folder)
+    probe = [*command, folder, "11" if options.quick else "61"]
+    done = subprocess.run(probe, capture_output=True, text=True, check=True)
+    said = f"in {FRAMES} frames, among them 10 calls of modules"
+    added: dict[str, list[float]] = json.loads(done.stdout)
+    return [
+        of_samples(f"evidence of a block {said}", added["block"], "ns", at_most=90),
+        of_samples("native operator of a block that has no call", added["native_operator"], "ns"),
     ]
 
 

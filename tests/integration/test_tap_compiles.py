@@ -26,10 +26,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_tap_with_its_cuda_side_compiles_without_cuda(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_evidence", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_the_tap_with_its_cuda_side_compiles_without_cuda(tmp_path: Path, with_evidence: bool) -> None:
     (tmp_path / "spool_layout.h").write_text(c_header())
     includes = [f"-I{tmp_path}", f"-I{TAP}", f"-isystem{INCLUDE}", f"-isystem{NAMES}"]
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-DRKM_WITH_CUDA"]
+    flags += ["-DRKM_WITH_EVIDENCE"] if with_evidence else []
     command = ["g++", *flags, *includes, str(TAP / "unity.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

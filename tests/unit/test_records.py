@@ -186,17 +186,24 @@ BYTES = [
         "0807060504030201 3100000000000000 3200000000000000 3300000000000000 "
         "3400000000000000 1100000000000000 2200000035000000 1501010200000000",
     ),
-]
+    (
+        Kind.EVIDENCE,
+        {"frames_key": 0x31, "modules_key": 0x32, "node_class": 0x33, "node_sequence": 0x34,
+         "native_operator": 0x35},
+        "0807060504030201 3100000000000000 3200000000000000 3300000000000000 "
+        "3400000000000000 1100000000000000 2200000035000000 1600010200000000",
+    ),
+]  # fmt: skip
 """A record of each kind, without its mark: time_ns a b c, d call_id thread/e kind/action/device/mark, as the
-positional writers of format version 2 packed them."""
+positional writers of format version 2 packed those that it had."""
 
 
 def test_every_kind_is_here_with_all_its_slots() -> None:
     assert [kind for kind, _, _ in BYTES] == list(Kind)
     for kind, fields, _ in BYTES:
         assert {FIELDS[kind][name].name for name in fields if name != "action"} == {
-            slot.name for name, slot in FIELDS[kind].items() if name != "block_bytes"
-        }  # an older block's size stands where an event has its call
+            slot.name for name, slot in FIELDS[kind].items() if name not in ("block_bytes", "nodes_made")
+        }  # these stand where an event has its call
 
 
 @pytest.mark.parametrize(("kind", "fields", "old"), BYTES, ids=lambda value: getattr(value, "name", ""))
@@ -214,6 +221,7 @@ def test_names_that_share_a_slot_are_alternatives() -> None:
     assert packed(Kind.EVENT, device_free_bytes=5) == packed(Kind.EVENT, pool=5)
     assert packed(Kind.SAMPLE, pinned_reserved_bytes=5) == packed(Kind.SAMPLE, app_reserved_bytes=5)
     assert packed(Kind.PREEXISTING, block_bytes=5) == packed(Kind.PREEXISTING, call_id=5)
+    assert packed(Kind.EVIDENCE, nodes_made=5) == packed(Kind.EVIDENCE, call_id=5)
     assert packed(Kind.SAMPLE, pinned_active_bytes=5) == packed(Kind.SAMPLE, device_used_bytes=5)
 
 

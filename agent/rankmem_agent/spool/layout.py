@@ -1,4 +1,4 @@
-"""The spool format, version 2: the one definition for the C++ writer and the Python reader.
+"""The spool format, version 3: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
 :mod:`rankmem_agent.spool.c_header` gives the C++ side its constants, structs and setters, the reader makes
@@ -27,6 +27,8 @@ A segment file whose header is not ``ready`` is still being prepared.
 ids count from 1 for each type. The reader stops at an entry that is cut short or whose CRC is wrong.
 
 All integers are little-endian.
+
+Version 3 has EVIDENCE records; all else is as in version 2, which is still read.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from typing import Final
 
 from rankmem_protos.categories import Category as Category
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 
 RECORD_BYTES: Final = 64
 """One cache line: a record is written by one thread and never shares a line."""
@@ -118,6 +120,9 @@ class Kind(enum.IntEnum):
     followed no more."""
     INPUT = 21
     """What a call of the model is given, from its first operator on."""
+    EVIDENCE = 22
+    """What an ALLOC or OOM shows of where it is made, read as it happens. The record right after its EVENT:
+    both numbers are taken at once. Keys are equal for equal places of one process, and mean nothing else."""
 
 
 class Missing(enum.IntEnum):
@@ -223,6 +228,10 @@ class ExitKind(enum.IntEnum):
 
 
 NO_SEQUENCE: Final = 2**64 - 1
+FRAMES_UNKNOWN: Final = 0
+"""In place of a key of frames: they cannot be read, or are too many."""
+FRAMES_NONE: Final = 1
+"""In place of a key of frames: the thread runs no Python."""
 UNKNOWN: Final = 2**64 - 1
 
 
@@ -383,6 +392,14 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "module": Slot("c", Value.STRING_ID),  # its path
         "num_left_out": Slot("d", Value.NUMBER),  # tensors that facts do not have
         "facts": Slot("e", Value.STRING_ID),  # JSON {tensors: [[argument, dtype, shape, bytes], ...]}
+    },
+    Kind.EVIDENCE: {
+        "frames_key": Slot("a"),  # of the thread's Python frames; FRAMES_UNKNOWN, FRAMES_NONE
+        "modules_key": Slot("b"),  # of the modules whose calls are among them; 0: none
+        "node_class": Slot("c"),  # of the autograd node that runs; 0: none
+        "node_sequence": Slot("d"),  # its sequence number; NO_SEQUENCE: none, or it sums a gradient
+        "nodes_made": Slot("call_id", Value.NUMBER),  # autograd's counter of the thread
+        "native_operator": Slot("e", Value.STRING_ID),  # by the native stack, where no call has one
     },
 }
 """The fields of each kind by name, beside those that any record may have: :data:`COMMON_FIELDS` and, where it

@@ -49,25 +49,30 @@ class _Target:
     has_cuda: bool
     cuda_missing: str
     cxx11_abi: bool
+    with_evidence: bool
     key: str
 
 
-def build_tap() -> Path:
+def build_tap(*, with_evidence: bool = False) -> Path:
     """The path of the tap for this Python, torch and machine, compiled now if it never was.
+
+    Args:
+        with_evidence: one that can show where a block is made (``What.EVIDENCE``); it takes longer to
+            compile, and none comes with rankmem.
 
     Raises:
         RankmemError: UNSUPPORTED without a compiler or headers that work, DENIED if the cache belongs to
             another user.
     """
-    return ensure_built().path
+    return ensure_built(with_evidence=with_evidence).path
 
 
-def ensure_built() -> Build:
+def ensure_built(*, with_evidence: bool = False) -> Build:
     """As :func:`build_tap`, with what was found out on the way (for ``rankmem doctor``)."""
-    prebuilt = find_prebuilt()
+    prebuilt = None if with_evidence else find_prebuilt()
     if prebuilt is not None:
         return prebuilt
-    target = _find_target()
+    target = _find_target(with_evidence=with_evidence)
     if target.cuda_missing:
         logger.warning("rankmem records no CUDA events here: %s", target.cuda_missing)
     cache = cache_dir()
@@ -135,7 +140,7 @@ def torch_include_dir() -> Path:
     return include
 
 
-def _find_target() -> _Target:
+def _find_target(*, with_evidence: bool) -> _Target:
     import torch
 
     include_dirs = [torch_include_dir()]
@@ -146,7 +151,8 @@ def _find_target() -> _Target:
         has_cuda=bool(cuda_dirs),
         cuda_missing=missing,
         cxx11_abi=torch.compiled_with_cxx11_abi(),
-        key=tap_key(has_cuda=bool(cuda_dirs)),
+        with_evidence=with_evidence,
+        key=tap_key(has_cuda=bool(cuda_dirs), with_evidence=with_evidence),
     )
 
 
@@ -227,6 +233,7 @@ def _command(compiler: str, target: _Target, folder: str, output: Path) -> list[
         *FLAGS,
         f"-D_GLIBCXX_USE_CXX11_ABI={int(target.cxx11_abi)}",
         *(["-DRKM_WITH_CUDA"] if target.has_cuda else []),
+        *(["-DRKM_WITH_EVIDENCE"] if target.with_evidence else []),
         f"-I{folder}",
         f"-I{Path(__file__).parent}",
         *(f"-isystem{include}" for include in target.include_dirs),

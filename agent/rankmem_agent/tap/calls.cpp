@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "calls.h"
+#include "evidence.h"
 #include "modules.h"
 #include "roots.h"
 #include "spool.h"
@@ -376,23 +377,33 @@ uint64_t current_call_id() noexcept {
 
 // If this thread holds the GIL, or has met the stack before; else 0. It never waits for the GIL: whoever asks for
 // memory may hold what the GIL's holder waits for.
-__attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread) noexcept try {
-  if (thread.gathering || !enabled(kCalls) || !enabled(kStacks)) return 0;
+__attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread, uint8_t action) noexcept try {
+  if (thread.gathering || !enabled(kStacks)) return 0;
+  if (!enabled(kCalls) && !(enabled(kEvidence) && action == RKM_ACTION_OOM)) return 0;
   ThreadCaches* caches = caches_of(thread);
   return caches != nullptr ? gather_stack(caches->stacks, /*may_wait=*/false) : 0;
 } catch (...) {
   return 0;
 }
 
-uint32_t stack_of_event() noexcept {
+EventPlace place_of_event(uint8_t action) noexcept {
   ThreadState& thread = thread_state;
-  return current_frame(thread) == nullptr ? stack_outside_calls(thread) : 0;
+  const Frame* frame = current_frame(thread);
+  EventPlace place;
+  if (frame == nullptr) place.stack_id = stack_outside_calls(thread, action);
+#ifdef RKM_WITH_EVIDENCE
+  if (__builtin_expect(enabled(kEvidence), 0) && (frame == nullptr || !frame->is_operator) && !thread.gathering) {
+    // While calls are observed a block without an operator is rare; otherwise no block has one.
+    if (action == RKM_ACTION_OOM || enabled(kCalls)) place.native_operator = native_operator();
+  }
+#endif
+  return place;
 }
 
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t stack_id) noexcept {
+                 uint64_t stream, uint64_t pool_or_free_bytes, EventPlace place) noexcept {
   ThreadState& thread = thread_state;
   const uint64_t now = monotonic_ns();
   RkmEvent event;
@@ -405,7 +416,7 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;
   } else {
-    event.stack_id() = stack_id;
+    event.stack_id() = place.stack_id;
   }
   if (action == RKM_ACTION_ALLOC && !has_blocks.load(std::memory_order_relaxed)) {
     has_blocks.store(true, std::memory_order_relaxed);
@@ -417,6 +428,20 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   event.size_bytes() = size_bytes;
   event.stream() = stream;
   event.pool() = pool_or_free_bytes;
+#ifdef RKM_WITH_EVIDENCE
+  const bool shows = action == RKM_ACTION_ALLOC || action == RKM_ACTION_OOM;
+  if (__builtin_expect(enabled(kEvidence), 0) && shows) {
+    RkmEvidence evidence;
+    if (read_evidence(thread, evidence)) {
+      evidence.native_operator() = place.native_operator;
+      evidence.thread = event.thread;
+      const uint64_t seq = take_numbers(2);
+      put_record(thread.last_segment, seq, event, now);
+      put_record(thread.last_segment, seq + 1, evidence, now);
+      return;
+    }
+  }
+#endif
   write_record_at(thread.last_segment, event, now);
 }
 

@@ -50,6 +50,10 @@ constexpr FrameLayout kLayouts[] = {
 // Frames followed, the interpreter's own between them included. A deeper stack has no key.
 constexpr uint32_t kFramesFollowed = 192;
 
+// Keys that are made at each allocation are polynomials in this: a multiplication to 64 bits is done before the next
+// frame's address is there, one to 128 is not (58 and 70 ns for 40 frames).
+constexpr uint64_t kKeyFactor = 0x9E37'79B9'7F4A'7C15u;
+
 // Followed to find a module's call. Longer than any stack: only a broken chain is meant to be stopped by it.
 constexpr uint32_t kFramesToModuleMax = 1u << 20;
 
@@ -176,6 +180,25 @@ uint64_t key_of_frames(const void* thread_state) noexcept {
     frame = pointer_at(frame + layout.previous);
   }
   return key > kFramesNone ? key : ~key;
+}
+
+FramesShown shown_by_frames(const void* thread_state) noexcept {
+  if (!frame_layout_known()) return {kFramesUnknown, 0};
+  const char* frame = current_frame(thread_state);
+  if (frame == nullptr) return {kFramesNone, 0};
+  const ptrdiff_t code = layout.code, previous = layout.previous, at = layout.instruction, locals = layout.locals;
+  const char* call_code = module_call_code.load(std::memory_order_relaxed);
+  uint64_t frames_key = 0x6A09'E667'F3BC'C908u, modules_key = 0;
+  for (uint32_t followed = 0; frame != nullptr; ++followed) {
+    if (followed == kFramesFollowed) return {kFramesUnknown, 0};
+    frames_key = (frames_key + reinterpret_cast<uintptr_t>(pointer_at(frame + at))) * kKeyFactor;
+    if (pointer_at(frame + code) == call_code) {
+      modules_key = (modules_key + reinterpret_cast<uintptr_t>(pointer_at(frame + locals))) * kKeyFactor;
+    }
+    frame = pointer_at(frame + previous);
+  }
+  frames_key = mix(frames_key, 1);
+  return {frames_key > kFramesNone ? frames_key : ~frames_key, modules_key};
 }
 
 }  // namespace rankmem

@@ -52,4 +52,11 @@ bool check_module_frames(const void* thread_state, const PyObject* call_code, co
 // code objects, as long as those live. kFramesNone without a frame. `thread_state` is this thread's; no GIL.
 uint64_t key_of_frames(const void* thread_state) noexcept;
 
+// Such a key, not the same, and one of the modules whose calls are among the frames; 0 where there is none.
+struct FramesShown {
+  uint64_t frames_key;
+  uint64_t modules_key;
+};
+FramesShown shown_by_frames(const void* thread_state) noexcept;
+
 }  // namespace rankmem

@@ -34,6 +34,8 @@ class What(enum.IntFlag):
     """Read from frames; on by :meth:`Tap.follow_modules`."""
     COMPARE_MODULES = 32
     """For a test: modules by hooks, beside those by frames."""
+    EVIDENCE = 64
+    """EVIDENCE records of allocations; in a tap built with it, after :meth:`Tap.follow_modules`."""
 
 
 class Stat(enum.IntEnum):
@@ -69,6 +71,8 @@ class Stat(enum.IntEnum):
     """Times that a call met a module without a name."""
     STEP = 14
     """The number of the step that goes on."""
+    EVIDENCE_READ = 15
+    """1 if allocations show where they are made."""
     CPU_SEES = 20
     """Bits of :class:`CpuSees`."""
     HAS_BLOCKS = 21

@@ -75,7 +75,7 @@ def file_name(key: str) -> str:
     return f"tap-{key}.so"
 
 
-def tap_key(*, has_cuda: bool) -> str:
+def tap_key(*, has_cuda: bool, with_evidence: bool = False) -> str:
     """What a tap was made for, in 16 letters: all that may change it but the compiler."""
     import torch
 
@@ -83,7 +83,7 @@ def tap_key(*, has_cuda: bool) -> str:
         torch.__version__, torch.version.git_version, torch.version.cuda, has_cuda,
         torch.compiled_with_cxx11_abi(), sys.version_info[:2], platform.machine(), FLAGS,
     )  # fmt: skip
-    digest = hashlib.sha256(repr(facts).encode())
+    digest = hashlib.sha256(repr((*facts, *(["evidence"] if with_evidence else []))).encode())
     for source in sources(has_cuda=has_cuda):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     digest.update(c_header().encode())

@@ -29,10 +29,14 @@ __attribute__((noinline)) char* find_segment(LastSegment& last, uint64_t number)
 
 }  // namespace
 
-inline void write_record_at(LastSegment& last, RkmRecord& fields, uint64_t time_ns) noexcept {
-  // Relaxed is enough for order: additions to one atomic agree with happens-before, so a free that is
-  // recorded before the block is given back has a lower number than the alloc that gets its address.
-  const uint64_t seq = __atomic_fetch_add(&spool.control->next_seq, 1, __ATOMIC_RELAXED);
+// Takes the numbers of so many records, one behind the other; the first of them. Relaxed is enough for order:
+// additions to one atomic agree with happens-before, so a free that is recorded before the block is given back has a
+// lower number than the alloc that gets its address.
+inline uint64_t take_numbers(uint64_t count) noexcept {
+  return __atomic_fetch_add(&spool.control->next_seq, count, __ATOMIC_RELAXED);
+}
+
+inline void put_record(LastSegment& last, uint64_t seq, RkmRecord& fields, uint64_t time_ns) noexcept {
   const uint64_t number = seq / RKM_RECORDS_PER_SEGMENT;
   char* base = last.base != nullptr && number == last.number ? last.base : find_segment(last, number);
   if (base == nullptr) {
@@ -46,6 +50,10 @@ inline void write_record_at(LastSegment& last, RkmRecord& fields, uint64_t time_
   std::memcpy(record, &fields, sizeof fields);
   // Last, with release: the reader, another process, believes a record only when it sees its mark.
   __atomic_store_n(&record->mark, static_cast<uint32_t>(seq & 0x7FFF'FFFF) | 0x8000'0000u, __ATOMIC_RELEASE);
+}
+
+inline void write_record_at(LastSegment& last, RkmRecord& fields, uint64_t time_ns) noexcept {
+  put_record(last, take_numbers(1), fields, time_ns);
 }
 
 void write_record(RkmRecord& fields) noexcept {

@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "children.h"
+#include "evidence.h"
 #include "modules.h"
 #include "roots.h"
 #include "spool.h"
@@ -36,6 +37,7 @@ enum Stat : uint32_t {
   kModulesFollowed = 12,
   kModulesAsked = 13,
   kStep = 14,
+  kEvidenceRead = 15,
   kCpuSees = 20,
   kHasBlocks = 21,
 };
@@ -71,6 +73,7 @@ RKM_EXPORT int rkm_sample_pinned() {
 RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if (!spool_is_open()) return;
   if (!can_follow_modules()) what &= ~kModules;
+  if (!can_read_evidence()) what &= ~kEvidence;
   if (on != 0) {
     enabled_bits.fetch_or(what);
   } else {
@@ -203,6 +206,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kFramesKnown: return frame_layout_known() ? 1 : 0;
     case kModulesFollowed: return enabled(kModules) ? 1 : 0;
     case kModulesAsked: return modules_asked();
+    case kEvidenceRead: return enabled(kEvidence) ? 1 : 0;
     case kStep: return step.load(std::memory_order_relaxed);
     case kCpuSees: return cpu_sees();
     case kHasBlocks: return has_recorded_blocks() ? 1 : 0;

@@ -27,6 +27,7 @@ constexpr uint32_t kCalls = 4;
 constexpr uint32_t kStacks = 8;
 constexpr uint32_t kModules = 16;         // read from frames; otherwise from hooks (rkm_set_module)
 constexpr uint32_t kCompareModules = 32;  // for a test: modules by hooks, beside those by frames
+constexpr uint32_t kEvidence = 64;        // where this tap is built with it (evidence.h)
 
 // Zero before rkm_open, after rkm_close and in a forked child: nothing is written then.
 extern std::atomic<uint32_t> enabled_bits;
@@ -54,12 +55,16 @@ void write_record(RkmRecord& fields) noexcept;
 // pass the pool (first << 32 | second), or for an OOM the device's free bytes. Hot path.
 //
 // The caller has checked enabled(). Order is the caller's part: a free before the block is given back,
-// an alloc after it is got. In no call an event may have a stack of its own, gathered before.
+// an alloc after it is got. What place_of_event() gave is handed in, where that was asked before.
+struct EventPlace {
+  uint32_t stack_id = 0;         // of an event in no call: a call gathers its own
+  uint32_t native_operator = 0;  // string id, with evidence where no call has an operator
+};
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t stack_id = 0) noexcept;
+                 uint64_t stream, uint64_t pool_or_free_bytes, EventPlace place = {}) noexcept;
 
-// The stack of an event that belongs to no call; 0 in a call, which gathers its own. Off every lock.
-uint32_t stack_of_event() noexcept;
+// What an ALLOC or OOM of this thread would not know by its call. Off every lock.
+EventPlace place_of_event(uint8_t action) noexcept;
 
 // The id of a string, writing it to the strings file on first sight; 0 if it could not be written.
 // Takes a lock and may do a system call: never on the hot path. Cut at STRING_BYTES_MAX.

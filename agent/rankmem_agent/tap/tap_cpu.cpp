@@ -120,12 +120,12 @@ uint32_t cpu_sees() noexcept { return sees; }
 
 void record_cpu_alloc(void* data, uint64_t size_bytes) noexcept {
   if (!enabled(kCpuEvents) || data == nullptr || size_bytes == 0) return;
-  record_cpu_alloc(data, size_bytes, stack_of_event());
+  record_cpu_alloc(data, size_bytes, place_of_event(RKM_ACTION_ALLOC));
 }
 
-void record_cpu_alloc(void* data, uint64_t size_bytes, uint32_t stack_id) noexcept {
+void record_cpu_alloc(void* data, uint64_t size_bytes, EventPlace place) noexcept {
   if (!enabled(kCpuEvents) || data == nullptr || size_bytes == 0) return;
-  write_event(RKM_ACTION_ALLOC, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), size_bytes, 0, 0, stack_id);
+  write_event(RKM_ACTION_ALLOC, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), size_bytes, 0, 0, place);
 }
 
 // A free carries the address alone: pairing knows the size, and to know it here would take a map and a lock.
@@ -137,7 +137,7 @@ void record_cpu_free(void* data) noexcept {
 void record_cpu_oom(uint64_t size_bytes) noexcept {
   if (!enabled(kCpuEvents)) return;
   write_event(RKM_ACTION_OOM, RKM_DEVICETYPE_CPU, 0, 0, size_bytes, 0,
-              host_available_bytes.load(std::memory_order_relaxed), stack_of_event());
+              host_available_bytes.load(std::memory_order_relaxed), place_of_event(RKM_ACTION_OOM));
 }
 
 // Makes all of them record, once. 0 or -errno; cpu_sees() gives what could not be reached.

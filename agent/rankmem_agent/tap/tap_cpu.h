@@ -17,8 +17,8 @@ uint32_t cpu_sees() noexcept;
 
 // The one place where CPU blocks become events. Blocks of 0 bytes are none, as for torch.profiler.
 void record_cpu_alloc(void* data, uint64_t size_bytes) noexcept;
-// The same under a lock, with what stack_of_event() gave before it.
-void record_cpu_alloc(void* data, uint64_t size_bytes, uint32_t stack_id) noexcept;
+// The same under a lock, with what place_of_event() gave before it.
+void record_cpu_alloc(void* data, uint64_t size_bytes, EventPlace place) noexcept;
 void record_cpu_free(void* data) noexcept;
 void record_cpu_oom(uint64_t size_bytes) noexcept;
 

@@ -48,13 +48,14 @@ Mappings& mappings() {
 // What torch reports too late for us if our munmap was taken out again (memray replaces the same slots).
 void note_reported(void* base, int64_t size_bytes) {
   Mappings& all = mappings();
-  const uint32_t stack_id = size_bytes > 0 && enabled(kCpuEvents) ? stack_of_event() : 0;  // not under the lock
+  const bool is_recorded = size_bytes > 0 && enabled(kCpuEvents);
+  const EventPlace place = is_recorded ? place_of_event(RKM_ACTION_ALLOC) : EventPlace{};  // not under the lock
   std::lock_guard lock(all.mutex);
   if (size_bytes > 0) {
     Mapping& mapping = all.known[base];
     if (mapping.is_live) record_cpu_free(base);  // gone unseen: the kernel maps no address twice
     mapping.is_live = true;
-    record_cpu_alloc(base, static_cast<uint64_t>(size_bytes), stack_id);
+    record_cpu_alloc(base, static_cast<uint64_t>(size_bytes), place);
     return;
   }
   const auto found = all.known.find(base);

@@ -13,6 +13,10 @@
 #include "stacks.cpp"
 #include "modules.cpp"
 #include "roots.cpp"
+#ifdef RKM_WITH_EVIDENCE
+#include "evidence.cpp"
+#include "native_operator.cpp"
+#endif
 #include "calls.cpp"
 #include "steps.cpp"
 #include "library_data.cpp"
