@@ -3,8 +3,8 @@ PYTHON ?= python3
 # The CPU build that the tests are pinned to. On a GPU machine: make demo TORCH=torch
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
-# Files in parallel, each whole in one process; the long end-to-end ones first (testpaths' order). A process that
-# dies ends the run: xdist waits for ever once it has started another.
+# Files in parallel, each whole in one process, in testpaths' order. A process that dies ends the run: xdist waits
+# for ever once it has started another.
 PYTEST_PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
 PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.proto
 MESSAGES := protos/rankmem_protos/step_stats.proto

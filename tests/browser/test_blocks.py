@@ -85,6 +85,7 @@ def _box(page: OpenPage, name: str) -> dict[str, Any]:
         """name => {
             const {graph} = window.flame;
             const box = graph.painted.find(each => graph.tree.name[each.node] === name);
+            graph.surface.canvas.scrollIntoView({block: "nearest"});
             const place = graph.surface.canvas.getBoundingClientRect();
             return {x: place.left + box.x + box.width / 2, y: place.top + box.y + 9};
         }""",
@@ -287,6 +288,7 @@ def test_a_cell_of_the_heat_map_chooses_the_instant_of_the_curve_the_flame_graph
 
 def test_a_drag_and_a_click_on_the_curve_choose_the_range_and_the_event_of_all(page: OpenPage) -> None:
     page.change(view="job", which="")
+    page.tab.locator("#curve canvas").nth(1).scroll_into_view_if_needed()
     box = page.tab.locator("#curve canvas").nth(1).bounding_box()
     assert box is not None
     width = box["width"] - 72

@@ -85,7 +85,7 @@ def test_workers_of_a_dataloader_and_their_children_stay_silent(start: str, tmp_
     assert found[0].ended
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_a_compiled_model_has_the_same_graphs_output_and_warnings(backend: str, tmp_path: Path) -> None:
     # A cache of its own for each run: the second would find what the first compiled, and count less.
     runs = [

@@ -21,7 +21,11 @@ PLAIN = (sys.executable, str(TRAIN), "--steps", "2")
 
 @pytest.mark.parametrize(
     ("end", "code", "reason"),
-    [("exit:3", 3, "exit 3"), ("kill", 137, "killed"), ("raise", 1, "exception")],
+    [
+        ("exit:3", 3, "exit 3"),
+        ("kill", 137, "killed"),
+        pytest.param("raise", 1, "exception", marks=pytest.mark.long),
+    ],
 )
 def test_a_plain_script_is_rank_0_of_1_however_it_ends(
     tmp_path: Path, end: str, code: int, reason: str

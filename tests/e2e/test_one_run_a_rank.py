@@ -103,7 +103,7 @@ def whole(*numbers: int, ranks: int = RANKS) -> list[tuple[int, int, bool]]:
 @pytest.mark.parametrize(
     "launcher",
     [
-        srun,
+        pytest.param(srun, marks=pytest.mark.long),
         by_hand,
         pytest.param(mpirun, marks=pytest.mark.long),
         pytest.param(hydra, marks=pytest.mark.long),

@@ -32,7 +32,9 @@ def sql(folder: Path, query: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("how", "code"), [("once", 0), ("raise", 1), ("kill", 137)])
+@pytest.mark.parametrize(
+    ("how", "code"), [pytest.param("once", 0, marks=pytest.mark.long), ("raise", 1), ("kill", 137)]
+)
 def test_the_exception_is_the_same_and_the_request_is_recorded_with_its_line(
     tmp_path: Path, how: str, code: int
 ) -> None:

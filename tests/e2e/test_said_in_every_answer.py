@@ -97,9 +97,9 @@ def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> N
     ("way", "state", "exit_code", "exception"),
     [
         ("exit", "exit 3", 3, None),
-        ("at_once", "_exit 5", 5, None),
+        pytest.param("at_once", "_exit 5", 5, None, marks=pytest.mark.long),
         ("interrupt", "exception", -2, "KeyboardInterrupt"),
-        ("term", "killed", -15, None),
+        pytest.param("term", "killed", -15, None, marks=pytest.mark.long),
         ("kill", "killed", -9, None),
     ],
 )

@@ -45,7 +45,7 @@ def _ranks(folder: Path) -> list[tuple[int, int, int, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("way", ["spawned", "forkserver", "children"])
+@pytest.mark.parametrize("way", ["spawned", pytest.param("forkserver", marks=pytest.mark.long), "children"])
 def test_ranks_that_only_their_process_group_numbers_are_all_recorded(way: str, tmp_path: Path) -> None:
     done = _run(way, tmp_path)
     assert done.stderr == ""

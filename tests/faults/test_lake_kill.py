@@ -45,7 +45,7 @@ def seen(lake: Path) -> Catalog:
         return Catalog(-1, ())
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_a_killed_import_goes_on_until_the_lake_is_whole(tmp_path: Path, kills: int) -> None:
     chance = random.Random(7)
     database = lake_story(tmp_path / "story.duckdb")
@@ -126,7 +126,7 @@ def answers_of(lake: Path) -> list[object]:
         return [num_rows(queries), *of_story]
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
 def test_a_killed_compaction_leaves_all_as_it_was_or_as_it_will_be(tmp_path: Path, kills: int) -> None:
     chance = random.Random(8)
     lake = in_small_files(tmp_path, "lake", 5)

@@ -85,8 +85,14 @@ KINDS: dict[str, tuple[Callable[[Round], None], ...]] = {
 }
 
 
+IN_THE_MIXTURE = {"the shipper killed", "the aggregator killed"}
+
+
 @pytest.mark.parametrize("number", range(ROUNDS))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.long] if kind in IN_THE_MIXTURE else []) for kind in KINDS],
+)
 def test_every_event_is_there_once_whoever_is_killed(scene: Scene, kind: str, number: int) -> None:
     play = Round(scene, random.Random(f"{SEED} {kind} {number}"))
     late = kind == "all of it, mixed" and play.rng.random() < 0.5
