@@ -42,7 +42,7 @@ test: env ## what CI runs: unit, component, integration, fault and end-to-end te
 test-long: export RANKMEM_CLUSTERS_REQUIRED ?= 1
 test-long: env ## all tests, also those that take long, random ones in full, and 60 rounds of kills
 	$(BIN)/python -m pytest -m "" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
-	RANKMEM_FAULT_ROUNDS=12 $(BIN)/python -m pytest tests/faults $(PYTEST_ARGS)
+	RANKMEM_FAULT_ROUNDS=12 $(BIN)/python -m pytest -m "" tests/faults/test_random_kills.py $(PYTEST_ARGS)
 
 # For the inner loop: no process, server or torch, random tests with 10 examples.
 test-fast: env ## the unit tests but for the slow files: a minute on two idle cores
