@@ -132,7 +132,7 @@ def wait(page: OpenPage, what: str, condition: Any, limit_s: float = 60.0) -> No
         page.tab.wait_for_timeout(100)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_training_is_followed_to_its_last_event_though_both_servers_are_killed(
     browser: Browser, served: Served, tmp_path: Path
 ) -> None:

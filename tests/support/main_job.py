@@ -18,7 +18,7 @@ from rankmem_cli.main import app
 TRAIN = Path(__file__).parents[1] / "e2e" / "main_job_train.py"
 RANKMEM = (sys.executable, "-m", "rankmem_cli")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 """For one command; a loaded machine takes a quarter of it."""
 
 

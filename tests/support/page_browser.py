@@ -8,6 +8,7 @@ The page's policy forbids playwright's ``wait_for_function``, so conditions are 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -21,7 +22,17 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_pla
 from page_server import PageClient
 
 CHROMIUM: Final = os.environ.get("RANKMEM_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
+_ANNOUNCED: Final = """
+window.announced = [];
+addEventListener("DOMContentLoaded", () => {
+    const place = document.getElementById("announcer");
+    const add = () => window.announced.push(place.textContent);
+    const all = {childList: true, characterData: true, subtree: true};
+    if (place) new MutationObserver(add).observe(place, all);
+});
+"""
+"""Keeps what the page announces: the next announcement replaces the text, whatever it is about."""
 
 
 @contextlib.contextmanager
@@ -52,6 +63,7 @@ class OpenPage:
         tab.on("console", self._console)
         tab.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
         tab.on("request", self._request)
+        tab.add_init_script(_ANNOUNCED)
 
     def open(self, **state: Any) -> None:
         """Opens the page by a fresh code, at this state."""
@@ -77,6 +89,10 @@ class OpenPage:
                 return value
             self.tab.wait_for_timeout(30)
         raise AssertionError(f"never: {condition}; faults {self.faults}")
+
+    def announces(self, text: str) -> None:
+        """Waits until the page has announced this, or more."""
+        self.until(f"window.announced.some(said => said.includes({json.dumps(text)}))")
 
     def drawn(self, panel: str) -> Any:
         """What a panel has painted; typed arrays as lists."""

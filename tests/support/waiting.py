@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-DEADLINE_S: Final = 60.0
-"""Longest wait for anything; a loaded machine takes a tenth of it."""
+DEADLINE_S: Final = 180.0
+"""Longest wait for anything; a machine that others load takes a third of it."""
 
 
 def until(what: str, condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
