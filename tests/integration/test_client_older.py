@@ -81,7 +81,7 @@ def test_a_question_about_a_view_that_it_lacks_states_the_version(
     older: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "rankmem_aggregator.query.queries.query_text", lambda name: "SELECT * FROM view_of_tomorrow"
+        "rankmem_aggregator.query.asking.query_text", lambda name: "SELECT * FROM view_of_tomorrow"
     )
     with pytest.raises(RankmemError, match=r"of another version of rankmem: .*view_of_tomorrow") as no:
         older.sessions()
