@@ -8,6 +8,7 @@ import pytest
 
 from category_oracle import Agreement, compare, our_lives, summary, train
 from rankmem_agent.spool.layout import Category
+from repetitions import long_but
 
 JUDGED = tuple(category for category in Category if category is not Category.UNKNOWN)
 SHARE_MIN = 1e-4
@@ -63,11 +64,14 @@ LESS: dict[tuple[str, Category], str] = {
 
 @pytest.mark.parametrize(
     "model",
-    [
-        "gpt_checkpoint_reentrant", "finetune", "scaler", "moved", "lora", "penalty", "skipped_steps",
-        "custom_function", "lstm", "experts", "masks", "stop_gradient", "ddp_view_accumulate", "ddp_view",
-        "closure", "q_learning", "unet",
-    ],
+    long_but(
+        [
+            "gpt_checkpoint_reentrant", "finetune", "scaler", "moved", "lora", "penalty", "skipped_steps",
+            "custom_function", "lstm", "experts", "masks", "stop_gradient", "ddp_view_accumulate", "ddp_view",
+            "closure", "q_learning", "unet",
+        ],
+        "finetune", "scaler", "lora", "custom_function", "experts", "stop_gradient", "closure", "unet",
+    ),
 )  # fmt: skip
 def test_what_we_say_of_other_trainings_is_right_and_mostly_said(model: str, tmp_path: Path) -> None:
     agreement = _agreement(model, tmp_path)

@@ -156,8 +156,14 @@ def check_refusal(kind: str, requested: Peaks, error: RankmemError) -> None:
 Opened = Callable[[str], Queries]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("recording", QUICK)
+@pytest.mark.parametrize(
+    ("recording", "kind"),
+    [
+        pytest.param(recording, kind, marks=pytest.mark.long if kind == "html" and each % 4 else [])
+        for each, recording in enumerate(QUICK)
+        for kind in KINDS
+    ],
+)
 def test_an_export_has_the_peaks_or_has_said_what_it_lacks(
     recording: str, kind: str, databases: Opened, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.shipper import Shipper
+from repetitions import long_but
 from waiting import until
 
 REFUSALS = [
@@ -27,7 +28,7 @@ def drop(shipper: Shipper) -> None:
     shipper.sender.drop(BLIP)
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: error.code)
+@pytest.mark.parametrize("refusal", long_but(REFUSALS, REFUSALS[0]), ids=lambda error: error.code)
 @pytest.mark.parametrize("of", ["the opening", "a stretch"])
 def test_what_is_refused_stays_and_is_taken_later(tmp_path: Path, refusal: RankmemError, of: str) -> None:
     job = make_job(tmp_path, ranks=[0])

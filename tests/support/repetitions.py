@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 Asked = TypeVar("Asked")
@@ -36,6 +37,11 @@ def examples(factor: float) -> settings:
 def seeds(count: int) -> range:
     """Seeds for ``parametrize``: ``count`` of them in the profile ``long``."""
     return range(max(1, count * _EXAMPLES[PROFILE] // _EXAMPLES["long"]))
+
+
+def long_but(values: Iterable[Asked], *kept: Asked) -> list[Any]:
+    """All for ``parametrize``, of which CI runs those that are kept, and ``make test-long`` the others, too."""
+    return [pytest.param(value, marks=[] if value in kept else pytest.mark.long) for value in values]
 
 
 def some_of(questions: Iterable[Asked], one_in: int, name: Callable[[Asked], str] = str) -> list[Asked]:
