@@ -40,7 +40,7 @@ def seeds(count: int) -> range:
 
 
 def long_but(values: Iterable[Asked], *kept: Asked) -> list[Any]:
-    """All for ``parametrize``, of which CI runs those that are kept, and ``make test-long`` the others, too."""
+    """All, for ``parametrize``: CI runs those that are kept, ``make test-long`` the others, too."""
     return [pytest.param(value, marks=[] if value in kept else pytest.mark.long) for value in values]
 
 
