@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
 from rankmem_aggregator.lake import delta
+from rankmem_aggregator.lake.catalog import add_progress, read_catalog
 from rankmem_aggregator.lake.delta import commit_once, made_elsewhere
+from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.layout import DataFile
 from rankmem_aggregator.lake.remote_files import Fault, RemoteFiles
 from rankmem_protos.errors import Code, RankmemError
 
+DATA_FILE = DataFile(
+    table_name="session", session_id="0sess", segment=0, hosts=0, path="", size_bytes=1, num_rows=1,
+    from_ns=None, until_ns=None, host_uids=None, writer="lane", sequence=1, state="stored", schema_version=14,
+)  # fmt: skip
 SAID = "Generic S3 error\n   \x1b[31m↳\x1b[0m Error performing GET\n      \x1b[31m↳\x1b[0m end of file\n"
 
 
@@ -62,6 +72,38 @@ def test_a_read_that_gives_fewer_bytes_than_there_are_is_told_and_one_at_the_end
     opened.seek(0)
     assert opened.read(5) == b"01"
     assert files.fault == Fault("a.parquet", None, "2 bytes came of 5")
+
+
+def test_of_what_deltalake_says_the_trace_that_follows_is_left_out() -> None:
+    error = DeltaError("Kernel error: no room\n\n\x1b[1;31mstack backtrace\x1b[0m:\n  0: main\n")
+
+    def attempt() -> None:
+        raise error
+
+    with pytest.raises(RankmemError) as refused:
+        commit_once("here", attempt)
+    assert refused.value.message == "cannot write here: Kernel error: no room"
+
+
+def test_files_whose_commit_has_no_answer_are_known_by_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "ATTEMPT_WAIT_S", 0)
+    write, files = deltalake.write_deltalake, LakeFiles(str(tmp_path))
+    ours, others = (
+        dataclasses.replace(DATA_FILE, path=f"session/session_id=0sess/segment=0/hosts=0/{name}.parquet")
+        for name in ("ours", "others")
+    )
+
+    def unanswered(*about: Any, **options: Any) -> None:
+        write(*about, **options)
+        raise CommitFailedError("the answer is lost")
+
+    monkeypatch.setattr(deltalake, "write_deltalake", unanswered)
+    add_progress(files, [ours], app="lane", sequence=1)
+    assert [file.path for file in read_catalog(files).files] == [ours.path]
+    with pytest.raises(RankmemError, match="another process"):
+        add_progress(files, [others], app="lane", sequence=1)
 
 
 @pytest.mark.parametrize("is_own", [True, False])

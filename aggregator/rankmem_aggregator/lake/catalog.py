@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rankmem_aggregator.lake.delta import LOG_SETTINGS, add_columns, commit_once, made_elsewhere
-from rankmem_aggregator.lake.files import LakeFiles, deltalake
+from rankmem_aggregator.lake.files import LakeFiles, deltalake, said_by_store
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
     LAKE_PROGRESS,
@@ -110,7 +110,9 @@ def _read(files: LakeFiles, version: int | None, *, is_answered: bool = True) ->
         rows = pa.table(opened.to_pyarrow_table())
     except (DeltaError, OSError, pa.ArrowException) as exc:
         raise RankmemError(
-            Code.INVALID, f"cannot read {files.place(LAKE_PROGRESS.name)}: {exc}", "rankmem lake check"
+            Code.INVALID,
+            f"cannot read {files.place(LAKE_PROGRESS.name)}: {said_by_store(exc)}",
+            "rankmem lake check",
         ) from exc
     found = checked_files(files, rows)
     if is_answered:
@@ -139,7 +141,9 @@ def open_progress(files: LakeFiles, *, version: int | None = None) -> Any:
         return None
     except (DeltaError, OSError) as exc:
         raise RankmemError(
-            Code.INVALID, f"cannot read {files.place(LAKE_PROGRESS.name)}: {exc}", "rankmem lake check"
+            Code.INVALID,
+            f"cannot read {files.place(LAKE_PROGRESS.name)}: {said_by_store(exc)}",
+            "rankmem lake check",
         ) from exc
 
 
@@ -222,7 +226,8 @@ def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, 
     from deltalake.transaction import CommitProperties, Transaction
 
     place = files.place(LAKE_PROGRESS.name)
-    table = progress_rows(new)
+    added = tuple(new)
+    table = progress_rows(added)
 
     def attempt() -> None:
         opened = open_progress(files)
@@ -240,7 +245,10 @@ def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, 
         properties = CommitProperties(app_transactions=[Transaction(app, sequence)])
         delta.write_deltalake(opened, table, commit_properties=properties, **mode)
 
-    commit_once(place, attempt)
+    def is_done() -> bool:
+        return set(added) <= set(read_catalog(files, is_answered=False).files)
+
+    commit_once(place, attempt, is_done)
 
 
 def join_progress(files: LakeFiles) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankmem_aggregator.lake.catalog import read_catalog
-from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.files import LakeFiles, said_by_store
 from rankmem_aggregator.lake.layout import TABLES, DataFile, file_schema
 from rankmem_aggregator.lake.progress_rows import is_too_old
 
@@ -71,7 +71,7 @@ def fault_of(files: LakeFiles, file: DataFile) -> str:
                 found.read_row_group(group)
             return _difference(file, found)
     except (OSError, pa.ArrowException) as exc:
-        return f"cannot be read: {exc}"
+        return f"cannot be read: {said_by_store(exc)}"
 
 
 def _difference(file: DataFile, found: pq.ParquetFile) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.files import LakeFiles, deltalake
+from rankmem_aggregator.lake.files import LakeFiles, deltalake, said_by_store
 from rankmem_aggregator.lake.layout import PARTITION, TABLES, DataFile, delta_schema
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
@@ -221,7 +221,7 @@ def commit_once(place: str, attempt: Callable[[], None], is_done: Callable[[], b
             time.sleep(random.uniform(0, ATTEMPT_WAIT_S * (number + 1)))
         except (DeltaError, OSError) as exc:
             raise RankmemError(
-                Code.EXHAUSTED, f"cannot write {place}: {exc}", "make room, or give access"
+                Code.EXHAUSTED, f"cannot write {place}: {said_by_store(exc)}", "make room, or give access"
             ) from exc
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ PREFIX: Final = "lake:"
 """Begins the address of a lake in a folder, where a database file could stand as well."""
 _OBJECT_STORES: Final = ("s3://",)
 
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
+
 READING: Final = {"connect_timeout": "5s", "timeout": "30s", "retry_timeout": "30s"}
 """Of the object store's client, for reading: a question fails a minute after the store has gone, at worst.
 (Alone it tries for three minutes, and often, as a question reads several files.)"""
@@ -34,6 +37,13 @@ READING: Final = {"connect_timeout": "5s", "timeout": "30s", "retry_timeout": "3
 def is_lake_address(target: str) -> bool:
     """Whether a target names a lake: ``lake:DIR`` or ``s3://BUCKET/PREFIX``."""
     return target.startswith((PREFIX, *_OBJECT_STORES))
+
+
+def said_by_store(exc: BaseException) -> str:
+    """What deltalake or an object store says, in a line without colours or a trace."""
+    lines = [line.strip() for line in _COLOURS.sub("", str(exc)).splitlines() if line.strip()]
+    traces = [at for at, line in enumerate(lines) if "backtrace" in line.lower()]
+    return ": ".join(lines[: traces[0]] if traces else lines) or type(exc).__name__
 
 
 def lake_address(text: str) -> str:
@@ -211,7 +221,7 @@ def writing(files: LakeFiles) -> Iterator[None]:
         yield
     except OSError as exc:
         raise RankmemError(
-            Code.EXHAUSTED, f"cannot write {files.root}: {exc}", "make room, or give access"
+            Code.EXHAUSTED, f"cannot write {files.root}: {said_by_store(exc)}", "make room, or give access"
         ) from exc
     finally:
         private_files.release()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from rankmem_aggregator.ingest.detail_checks import HERE, HOST
 from rankmem_aggregator.ingest.details import Range
 from rankmem_aggregator.ingest.sequence import session_deleted
-from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.files import LakeFiles, said_by_store
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import DataFile
 from rankmem_aggregator.store.schema import PRUNED_SPOOL
@@ -78,7 +78,9 @@ class LateDetails:
                 rows = pq.read_table(opened, columns=["spool_id", "place", "sequence_first", "sequence_last"])
         except (OSError, pa.ArrowException) as exc:
             raise RankmemError(
-                Code.UNAVAILABLE, f"cannot read {self._files.place(file.path)}: {exc}", "rankmem lake check"
+                Code.UNAVAILABLE,
+                f"cannot read {self._files.place(file.path)}: {said_by_store(exc)}",
+                "rankmem lake check",
             ) from exc
         columns = (rows[name].to_pylist() for name in rows.column_names)
         for spool_id, place, first, last in zip(*columns, strict=True):

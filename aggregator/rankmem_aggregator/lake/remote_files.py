@@ -6,16 +6,14 @@ that a DuckDB instance takes. DuckDB asks in Python, which costs about three tim
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from fsspec import AbstractFileSystem
 
-_COLOURS: Final = re.compile(r"\x1b\[\d*m|\u21b3")
-"""In messages of deltalake's store."""
+from rankmem_aggregator.lake.files import said_by_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class _Reading:
         try:
             data: bytes = self._opened.read(size)
         except OSError as exc:
-            self._failed(_plain(exc))
+            self._failed(said_by_store(exc))
             raise
         if len(data) < min(size, self._opened.size() - begin):
             self._failed(f"{len(data)} bytes came of {size}")
@@ -113,7 +111,7 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         except FileNotFoundError:
             size = None
         except OSError as exc:
-            failed(_plain(exc))
+            failed(said_by_store(exc))
             raise
         if size != self._sizes[name]:
             self.fault = Fault(name, size)
@@ -122,8 +120,3 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
 
     def _name(self, path: str) -> str:
         return path.removeprefix(f"{self._scheme}://")
-
-
-def _plain(exc: OSError) -> str:
-    """What the store says, in a line."""
-    return ": ".join(line.strip() for line in _COLOURS.sub("", str(exc)).splitlines() if line.strip())

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 
 from rankmem_aggregator.lake.catalog import Catalog, open_progress, read_catalog
 from rankmem_aggregator.lake.delta import LOG_SETTINGS, DeltaLog
-from rankmem_aggregator.lake.files import LakeFiles, Listed
+from rankmem_aggregator.lake.files import LakeFiles, Listed, said_by_store
 from rankmem_aggregator.lake.layout import IMPORT_PREFIX, LAKE_PROGRESS, TABLES, is_data_path
 from rankmem_protos.errors import Code, RankmemError
 
@@ -77,7 +77,7 @@ def vacuum_lake(address: str, *, dry_run: bool = False, kept_hours: int = KEPT_H
                 _set_up(files, name)
     except OSError as exc:
         raise RankmemError(
-            Code.EXHAUSTED, f"cannot delete files of {files.root}: {exc}", "give access"
+            Code.EXHAUSTED, f"cannot delete files of {files.root}: {said_by_store(exc)}", "give access"
         ) from exc
     return Vacuumed(files=tuple(sorted(due, key=lambda found: found.path)))
 
