@@ -51,6 +51,7 @@ def object_store(folder: Path) -> Iterator[tuple[str, S3FileSystem]]:
         WEED, "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
         f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}",
         f"-s3.config={folder}/s3.json", "-master.volumeSizeLimitMB=64", f"-s3.port.iceberg={iceberg}",
+        "-s3.port.lance=0",  # its port is one for all stores of a machine
     ]  # fmt: skip
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:

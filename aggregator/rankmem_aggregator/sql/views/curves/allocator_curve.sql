@@ -97,7 +97,7 @@ course AS (
     FROM change
     WHERE seq IS NOT NULL
     WINDOW life AS (
-        PARTITION BY attempt, device, group_name ORDER BY seq, active
+        PARTITION BY attempt, device, group_name ORDER BY seq, active, time_ns
         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     )
 )

@@ -24,7 +24,7 @@ FROM (
         lead(seq) OVER course AS seq_after
     FROM block_change(of_session, of_group, of_rank := of_rank, of_attempt := of_attempt)
     WINDOW course AS (
-        PARTITION BY attempt, device, group_name ORDER BY seq, change_bytes
+        PARTITION BY attempt, device, group_name ORDER BY seq, change_bytes, time_ns
         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     )
 )

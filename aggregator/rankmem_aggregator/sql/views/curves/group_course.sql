@@ -42,7 +42,7 @@ recent AS (
         lead(seq) OVER course AS seq_after
     FROM block_change(of_session, of_group, of_rank := of_rank, of_attempt := of_attempt, only_recent := true)
     WINDOW course AS (
-        PARTITION BY attempt, rank, device, group_name ORDER BY seq, change_bytes
+        PARTITION BY attempt, rank, device, group_name ORDER BY seq, change_bytes, time_ns
         ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     )
 )
