@@ -324,3 +324,19 @@ def test_groups_of_several_ranks_by_the_second_stand_at_their_highest_of_it(
         ("activation", 3 * SECOND_NS, 30),
         ("gradient", 16, 7),
     ]
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_changes_at_one_event_have_its_latest_time_in_whatever_order_they_are_stored(
+    database: duckdb.DuckDBPyConnection, is_reversed: bool
+) -> None:
+    log = RankLog(rank=0)
+    for number in range(20):
+        log.alloc(f"block {number}", MIB, at=number, category="unknown")
+        log.means(f"block {number}", "gradient", at=SECOND_NS + number)
+    for change in log.changes:
+        change["seq"] = log.changes[-1]["seq"]
+    log.changes.sort(key=lambda change: change["time_ns"], reverse=is_reversed)
+    store_logs(database, [log])
+    asked = "SELECT time_ns, bytes FROM curve_by_group($session, 0, 'category') WHERE group_name = 'gradient'"
+    assert rows(database, asked, session=SESSION) == [(BASE_NS + SECOND_NS + 19, 20 * MIB)]
