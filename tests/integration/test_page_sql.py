@@ -158,8 +158,8 @@ def test_the_statement_of_every_panel_gives_its_rows(client: PageClient, databas
         for question in asked:
             answer = answered(client, question)
             statements = [part for part in facts_of(answer)["sql"].split(";\n\n") if part.strip()]
-            if question.route.path in ("/schema", "/jump"):
-                continue  # it reads no database; it shows no rows
+            if question.route.path in ("/schema", "/jump") or question.route.path.startswith("/insight/"):
+                continue  # it reads no database; it shows no rows; it judges what many statements give
             assert statements, f"{question.path} gives no SQL"
             found = [queries.sql(statement) for statement in statements]
             _is_of(question.path, answer, found)
