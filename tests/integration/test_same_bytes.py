@@ -28,7 +28,6 @@ RECORDINGS = Path(__file__).resolve().parents[2].parent / "shared" / "recordings
 NAMES = (
     "kineto/h100_bert_small.json.gz",
     "kineto/mi300_sglang_rank0.json.gz",
-    "kineto/v100_resnet50_old_format.json.gz",
     "torch_snapshot/complete_small.pickle",
     "torch_snapshot/forward_fp32.pickle",
     "torch_snapshot/npu_expandable.pkl",
@@ -39,6 +38,7 @@ NAMES = (
     "ascend/memscope/memscope_dump_20260527062213.db",
 )
 LONG = (
+    "kineto/v100_resnet50_old_format.json.gz",
     "kineto/h100_vit.json.gz",
     "kineto/mi300_bert_small.json.gz",
     "kineto/mi300_qwen.json.gz",
