@@ -68,7 +68,7 @@ def test_what_is_copied_is_said_and_what_is_not(page: OpenPage, permissions: lis
     page.open()
     page.tab.context.grant_permissions(permissions)
     page.tab.get_by_role("button", name="copy link").click()
-    page.announces(said)
+    page.until_announced(said)
 
 
 def test_on_paper_it_is_light_undistorted_and_whole_and_afterwards_as_before(page: OpenPage) -> None:

@@ -58,7 +58,7 @@ def test_a_bar_leads_to_its_rank_at_that_instant_also_by_keyboard(page: OpenPage
     first = client.ask(f"s/{SESSION}/peak").to_pylist()[0]
     page.tab.locator("#peak-ranks canvas").focus()
     page.tab.keyboard.press("ArrowDown")
-    page.announces(f"rank {LEAKING_RANK}")
+    page.until_announced(f"rank {LEAKING_RANK}")
     page.tab.keyboard.press("Enter")
     page.settle()
     assert (page.state("view"), page.state("rank")) == ("job", str(LEAKING_RANK))
@@ -84,7 +84,7 @@ def test_of_many_bars_all_can_be_turned_to(
         page.tab.locator("#peak-ranks canvas").focus()
         page.tab.keyboard.press("ArrowUp")  # from the first of this page to the last of the one before
         assert page.tab.inner_text("#peak-ranks .pager .note") == "1 to 40 of 45 ranks"
-        page.announces("rank 39:")
+        page.until_announced("rank 39:")
         page.tab.keyboard.press("ArrowDown")
         assert page.tab.inner_text("#peak-ranks .pager .note") == "41 to 45 of 45 ranks"
         page.tab.locator("#peak-ranks canvas").click(position={"x": 4, "y": 3 * 22 + 11})

@@ -118,7 +118,7 @@ def test_a_statement_that_is_too_long_for_the_link_runs_and_that_is_said(page: O
     write(page, long)
     assert page.tab.inner_text("#sql tbody td") == "7"
     assert page.state("sql") is None
-    page.announces("too long for the link")
+    page.until_announced("too long for the link")
 
 
 def test_a_wrong_statement_is_answered_with_what_to_do(page: OpenPage) -> None:

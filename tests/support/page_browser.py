@@ -90,7 +90,7 @@ class OpenPage:
             self.tab.wait_for_timeout(30)
         raise AssertionError(f"never: {condition}; faults {self.faults}")
 
-    def announces(self, text: str) -> None:
+    def until_announced(self, text: str) -> None:
         """Waits until the page has announced this, or more."""
         self.until(f"window.announced.some(said => said.includes({json.dumps(text)}))")
 
