@@ -17,6 +17,7 @@ import pytest
 
 from faults.ledger import check
 from faults.scene import Rank, Scene
+from repetitions import long_but
 from waiting import DEADLINE_S
 
 ROUNDS = int(os.environ.get("RANKMEM_FAULT_ROUNDS", "1"))
@@ -85,13 +86,9 @@ KINDS: dict[str, tuple[Callable[[Round], None], ...]] = {
 }
 
 
-IN_THE_MIXTURE = {"the shipper killed", "the aggregator killed"}
-
-
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.long] if kind in IN_THE_MIXTURE else []) for kind in KINDS],
+    "kind", long_but(KINDS, "a trainer killed", "all trainers killed", "all of it, mixed")
 )
 def test_every_event_is_there_once_whoever_is_killed(scene: Scene, kind: str, number: int) -> None:
     play = Round(scene, random.Random(f"{SEED} {kind} {number}"))
