@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import queue
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ import grpc
 from fuzz.mutations import EXTREMES, TEXTS, mutated
 from fuzz.questions import ask_everything
 from ingest_client import IngestClient
+from own_memory import highest_bytes
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.server import aggregator as server
@@ -147,7 +147,7 @@ def main() -> None:
                 (row,) = queries.sql(GOOD, {"session": good.session_id}).to_pylist()
                 assert row["n"] == row["d"] >= 20 * events, row
                 fuzzer.totals["questions answered"] = ask_everything(queries)
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    peak_mib = highest_bytes() >> 20
     print(json.dumps({**fuzzer.totals, "highest MiB": peak_mib}))
 
 

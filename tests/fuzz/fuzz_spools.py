@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import shutil
 import sys
 import tempfile
@@ -21,6 +20,7 @@ sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "su
 import numpy as np
 
 from fuzz.mutations import mutated, number
+from own_memory import highest_bytes
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Kind
 from rankmem_aggregator.ingest.batch import Spool, declared_bytes, decode_batch
@@ -170,7 +170,7 @@ def main() -> None:
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
             fuzzer.step()
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    peak_mib = highest_bytes() >> 20
     print(json.dumps({**fuzzer.totals, "highest MiB": peak_mib}))
 
 

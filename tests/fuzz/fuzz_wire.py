@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ import pyarrow as pa
 
 from fuzz.mutations import EXTREMES, TEXTS, mutated, number
 from fuzz.questions import ask_everything
+from own_memory import highest_bytes
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.batch import Spool, declared_bytes, decode_batch
@@ -183,7 +183,7 @@ def main() -> None:
         store.close()
         with connect(config.database_path) as queries:
             fuzzer.totals["questions answered"] = ask_everything(queries)
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    peak_mib = highest_bytes() >> 20
     print(json.dumps({**fuzzer.totals, "highest MiB": peak_mib}))
 
 

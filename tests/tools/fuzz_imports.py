@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from made_snapshots import dump, random_snapshot
+from own_memory import highest_bytes
 from rankmem_aggregator.ingest.batch import Spool, decode_batch
 from rankmem_imports.planning import plan
 from rankmem_imports.search import search
@@ -260,7 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 outcome = fuzz(recording, chosen.mutations, chosen.seed)
                 faults, total = faults + len(outcome.faults), total + chosen.mutations
                 print(f"{name}: {outcome.line()}", *outcome.faults[:10], sep="\n    ", flush=True)
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    peak_mib = highest_bytes() >> 20
     print(f"{total} mutations, {faults} faults, at most {peak_mib} MiB")
     return 1 if faults else 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import struct
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from own_memory import highest_bytes
 from rankmem_aggregator.ingest.batch import DECODED_BYTES_MAX, Spool, declared_bytes, decode_batch
 from rankmem_protos.arrow_sizes import MalformedError, decoded_bytes
 from rankmem_protos.arrow_wire import decode_rows, encode_rows
@@ -25,10 +25,6 @@ STEP = TABLES["step"].arrow_schema()
 
 def spool_of(source: RankSource) -> Spool:
     return Spool(spool_id=source.spool_id, session_id=source.session_id, attempt=0, rank=source.rank)
-
-
-def peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def steps(count: int, optimizer: str = "AdamW", session_id: str = "s") -> pa.Table:
@@ -61,11 +57,11 @@ def test_what_is_declared_is_what_decoding_takes() -> None:
 def test_a_bomb_is_refused_by_what_it_declares_before_anything_is_allocated() -> None:
     data = with_declared(encode_rows(steps(50_000)), 2**45)
     message = Batch(spool_id="x", tables=[TableRows(table="step", arrow_ipc=data)])
-    before = peak_bytes()
+    before = highest_bytes()
     with pytest.raises(RankmemError, match="decoded bytes, at most") as refused:
         declared_bytes(message)
     assert refused.value.code is Code.INVALID
-    assert peak_bytes() - before < GROWTH_MAX
+    assert highest_bytes() - before < GROWTH_MAX
 
 
 def test_small_streams_that_are_large_together_are_refused() -> None:
@@ -88,10 +84,10 @@ def test_small_streams_that_are_large_together_are_refused() -> None:
 def test_long_texts_are_refused_before_they_are_expanded(rows: pa.Table, why: str) -> None:
     source = RankSource(session_id="s")
     message = Batch(spool_id="x", tables=[TableRows(table="step", arrow_ipc=encode_rows(rows))])
-    before = peak_bytes()
+    before = highest_bytes()
     with pytest.raises(RankmemError, match=why):
         decode_batch(message, spool_of(source))
-    assert peak_bytes() - before < GROWTH_MAX
+    assert highest_bytes() - before < GROWTH_MAX
 
 
 @given(place=st.integers(0, 4000), value=st.binary(min_size=1, max_size=8))

@@ -110,7 +110,7 @@ def test_no_answer_of_the_client_about_a_session_was_forgotten() -> None:
         "allocator_trace",
         "stale",
     }
-    public = {name for name in vars(Queries) if not name.startswith("_")}
+    public = {name for name in dir(Queries) if not name.startswith("_")}
     assert public - others == {*ASKED, *INSIGHTS, "diff"}, (
         "an answer about a session: carry it, and add it here"
     )

@@ -70,6 +70,11 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         "num_leaks num_ranks least_steps_looked_at steps_left steps_left_low steps_left_high usable_bytes "
         "full_rank",
         "full_device",
+        devices=pa.list_(pa.struct(_figures(
+            "attempt rank peak_bytes usable_bytes steps_left steps_left_low steps_left_high",
+            "device verdict",
+            bytes_per_step=pa.float64(), low_bytes_per_step=pa.float64(), high_bytes_per_step=pa.float64(),
+        ))),
     ),
     "ledger": _figures(
         "attempt rank num_ranks at_ns used_bytes device_total_bytes pytorch_bytes communicators_bytes "
