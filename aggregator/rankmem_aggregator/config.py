@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self, get_args
 
-from rankmem_aggregator.host_port import is_loopback, split_address
+from rankmem_aggregator import config_checks
+from rankmem_aggregator.host_port import split_address
 from rankmem_aggregator.logs import LogFormat
 from rankmem_aggregator.machine import memory_bytes
 from rankmem_aggregator.options import option, options_of
@@ -142,6 +143,17 @@ class AggregatorConfig:
         shown_default="none",
     )
     """Three series each; at most 12 N devices an hour, see ``ingest.rank_memory``."""
+    otlp: str = option(
+        "",
+        "Also send the metrics to this OpenTelemetry collector, by OTLP over HTTP.",
+        variable="RANKMEM_OTLP",
+        metavar="URL",
+        shown_default="none",
+    )
+    """Needs rankmem[otlp]; certificates and headers by the variables OTEL_EXPORTER_OTLP_…."""
+    otlp_interval_s: float = option(
+        60.0, "From one request to the collector to the next, seconds.", metavar="S", least=1.0
+    )
     page: str = option(
         "",
         "Also serve the web page here, from a process of its own; off loopback with the same TLS and query "
@@ -292,11 +304,7 @@ class AggregatorConfig:
                     f"{found.flag} is {value}, must be at least {found.least}",
                     f"give {found.flag} {found.least} or more",
                 )
-        host, port = split_address(self.listen)
-        if not 0 <= port <= 65_535:
-            raise RankmemError(
-                Code.INVALID, f"--listen has port {port}", "use a port from 0 (any free one) to 65535"
-            )
+        self._check_addresses()
         if self.lake and (self.keep_days or self.keep_gib or self.keep_sessions):
             raise RankmemError(
                 Code.INVALID,
@@ -309,19 +317,12 @@ class AggregatorConfig:
                 f"--metrics-ranks is {self.metrics_ranks}, must be at most {METRICS_RANKS_MAX}",
                 "give fewer; rankmem top shows all ranks",
             )
-        if self.metrics:
-            self._check_metrics()
-        if self.page:
-            self._check_page()
         if self.log_format not in get_args(LogFormat):
             raise RankmemError(
                 Code.INVALID,
                 f"--log-format is {self.log_format!r}",
                 f"give {' or '.join(get_args(LogFormat))}",
             )
-        self._check_tls()
-        if not is_loopback(host) and not self.insecure:
-            self._check_closed()
         if 0 < self.memory_limit_bytes < MEMORY_LIMIT_MIN_BYTES:
             raise RankmemError(
                 Code.INVALID,
@@ -337,6 +338,18 @@ class AggregatorConfig:
                 f"give at least {least}, or a lower --memory-limit-bytes",
             )
 
+    def _check_addresses(self) -> None:
+        config_checks.check_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
+        config_checks.check_listen(
+            self.listen, has_tls=self.tls_cert is not None, has_tokens=self.has_tokens, insecure=self.insecure
+        )
+        if self.metrics:
+            config_checks.check_metrics(self.metrics, is_open=self.metrics_open or self.insecure)
+        if self.otlp:
+            config_checks.check_otlp(self.otlp)
+        if self.page:
+            config_checks.check_page(self.page, is_closed=self.has_tokens and self.query_token_file is None)
+
     @classmethod
     def embedded(cls, database_path: Path, environment: Mapping[str, str] | None = None) -> Self:
         """For an aggregator within another command, for this host alone: on loopback, any free port.
@@ -345,7 +358,7 @@ class AggregatorConfig:
         a quarter of the processors, one at least: the training needs the others.
         """
         environment = os.environ if environment is None else environment
-        served = ("RANKMEM_SERVE_", "RANKMEM_METRICS", "RANKMEM_LOG_FORMAT", "RANKMEM_KEEP_")
+        served = ("RANKMEM_SERVE_", "RANKMEM_METRICS", "RANKMEM_OTLP", "RANKMEM_LOG_FORMAT", "RANKMEM_KEEP_")
         kept = {name: text for name, text in environment.items() if not name.startswith(served)}
         config = cls.from_environment(kept, database_path=database_path, listen=LISTEN_EMBEDDED)
         return replace(
@@ -381,52 +394,6 @@ class AggregatorConfig:
     def has_tokens(self) -> bool:
         """Whether a call needs a token."""
         return self.ingest_token_file is not None or self.query_token_file is not None
-
-    def _check_tls(self) -> None:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise RankmemError(
-                Code.INVALID,
-                f"a certificate and its key belong together: --tls-cert {self.tls_cert}, "
-                f"--tls-key {self.tls_key}",
-                "give both; rankmem certs DIR makes them",
-            )
-        if self.tls_client_ca is not None and self.tls_cert is None:
-            raise RankmemError(
-                Code.INVALID,
-                f"--tls-client-ca {self.tls_client_ca} needs TLS",
-                "add --tls-cert FILE --tls-key FILE",
-            )
-
-    def _check_metrics(self) -> None:
-        host, _ = split_address(self.metrics)
-        if not is_loopback(host) and not self.metrics_open and not self.insecure:
-            raise RankmemError(
-                Code.DENIED,
-                f"--metrics {self.metrics} is not loopback, and metrics require no token",
-                "listen on 127.0.0.1; or add --metrics-open: anybody who reaches the port can read them",
-            )
-
-    def _check_page(self) -> None:
-        split_address(self.page)
-        if self.has_tokens and self.query_token_file is None:
-            raise RankmemError(
-                Code.INVALID,
-                f"--page {self.page} reads what no token allows here",
-                "add --query-token-file FILE: with --ingest-token-file alone, reading is closed to everybody",
-            )
-
-    def _check_closed(self) -> None:
-        """Off loopback: requires TLS and a token."""
-        there = {"no TLS": self.tls_cert is not None, "no token": self.has_tokens}
-        missing = " and ".join(what for what, given in there.items() if not given)
-        if missing:
-            raise RankmemError(
-                Code.DENIED,
-                f"--listen {self.listen} is not loopback, and this aggregator has {missing}",
-                "rankmem certs DIR makes what --tls-cert, --tls-key, --ingest-token-file and "
-                "--query-token-file need; or listen on 127.0.0.1 (with an SSH tunnel); or add --insecure: "
-                "anybody who reaches the port can then read everything and add data",
-            )
 
     def memory_limit(self) -> int:
         """The effective memory limit, bytes."""

@@ -15,6 +15,7 @@ PACKAGES: Final = {
     "lake": ("deltalake", "fsspec"),
     "plots": ("matplotlib",),
     "certs": ("cryptography",),
+    "otlp": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }
 """By extra the modules whose absence says that it is not installed."""
 
@@ -30,10 +31,17 @@ def require_extra(extra: str, what: str, otherwise: str = "") -> None:
     Raises:
         RankmemError: UNSUPPORTED, with the command that installs it.
     """
-    missing = [name for name in PACKAGES[extra] if find_spec(name) is None]
+    missing = [name for name in PACKAGES[extra] if not _is_installed(name)]
     if missing:
         raise RankmemError(
             Code.UNSUPPORTED,
             f"{what} needs {' and '.join(missing)}, not installed here",
             f"pip install 'rankmem[{extra}]'{otherwise and f'; {otherwise}'}",
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False

@@ -66,7 +66,7 @@ class BatchWriter:
         self.errors = Errors()
         """Refusals, here and by the services."""
         self.liveness = Liveness()
-        self.rank_memory = RankMemory(config.metrics_ranks if config.metrics else 0)
+        self.rank_memory = RankMemory(config.metrics_ranks if config.metrics or config.otlp else 0)
         self.stalled: Exception | None = None
         """Why the current commit is being retried; None while commits succeed."""
         self.progress = progress

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rankmem_aggregator.lake.served import LakeStore
     from rankmem_aggregator.lake.unasked import PeakBringer
     from rankmem_aggregator.server.metrics import MetricsServer
+    from rankmem_aggregator.server.otlp import OtlpSender
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,7 @@ class Aggregator:
         self._server = _grpc_server(self._threads, tokens, calls_max)
         self._watch = Watch(store, self._writer, self._set_health, self._enforce_limits, self._die)
         self._metrics: MetricsServer | None = None
+        self._otlp: OtlpSender | None = None
         self._bringer = self._peak_bringer()
         self._register()
 
@@ -131,8 +133,8 @@ class Aggregator:
     def start(self) -> None:
         """Binds the ports, starts the threads, leaves the address beside the database."""
         host, _ = split_address(self.config.listen)
-        if self.config.metrics:
-            self._metrics = self._open_metrics()
+        if self.config.metrics or self.config.otlp:
+            self._open_metrics()
         port = _bind(self._server, self.config)
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{shown}:{port}"
@@ -141,8 +143,9 @@ class Aggregator:
         self._watch.start()
         if self._bringer is not None:
             self._bringer.start()
-        if self._metrics is not None:
-            self._metrics.start()
+        for sender in (self._metrics, self._otlp):
+            if sender is not None:
+                sender.start()
         if not self.config.lake:  # readers of a lake need no aggregator
             write_address(
                 self.config.database_path,
@@ -204,8 +207,9 @@ class Aggregator:
             self._bringer.close()
         self._threads.shutdown(wait=False)
         self._collector.close()
-        if self._metrics is not None:
-            self._metrics.close()
+        for sender in (self._metrics, self._otlp):
+            if sender is not None:
+                sender.close()
         self.store.close()
         if not self.config.lake:
             remove_address(self.config.database_path, self._pid)
@@ -257,8 +261,9 @@ class Aggregator:
         """HOST:PORT of the metrics; empty: none are served."""
         return "" if self._metrics is None else self._metrics.address
 
-    def _open_metrics(self) -> MetricsServer:
-        from rankmem_aggregator.server.metrics import MetricSources, MetricsServer
+    def _open_metrics(self) -> None:
+        """What a scrape gets and what a collector is sent are the same figures."""
+        from rankmem_aggregator.server.metrics import MetricSources, MetricsServer, RankmemCollector
 
         sources = MetricSources(
             writer=self._writer,
@@ -267,7 +272,14 @@ class Aggregator:
             queries_running=lambda: self._queries.running,
             version=metadata.version("rankmem"),
         )
-        return MetricsServer(self.config.metrics, sources)
+        figures = RankmemCollector(sources)
+        if self.config.metrics:
+            self._metrics = MetricsServer(self.config.metrics, figures)
+        if self.config.otlp:
+            from rankmem_aggregator.server.otlp import OtlpSender
+
+            database_id = self.store.facts.database_id
+            self._otlp = OtlpSender(self.config.otlp, self.config.otlp_interval_s, figures, database_id)
 
     def _set_health(self, condition: Condition) -> None:
         """NOT_SERVING while nothing can be stored: balancers and probes read it, shippers do not."""

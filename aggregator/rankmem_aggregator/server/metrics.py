@@ -61,6 +61,7 @@ class RankmemCollector(Collector):
     """All metrics of one aggregator, as of the moment."""
 
     def __init__(self, sources: MetricSources) -> None:
+        self.version = sources.version
         self._sources = sources
         self._started_s = time.time()
 
@@ -152,16 +153,16 @@ class MetricsServer:
 
     Args:
         listen: HOST:PORT; port 0 takes a free one.
-        sources: the figures.
+        collector: the metrics.
 
     Raises:
         RankmemError: INVALID for a bad address, CONFLICT where the port is taken.
     """
 
-    def __init__(self, listen: str, sources: MetricSources) -> None:
+    def __init__(self, listen: str, collector: Collector) -> None:
         host, port = split_address(listen)
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(RankmemCollector(sources))
+        registry.register(collector)
         ProcessCollector(registry=registry)
         try:
             self._server = _Server((host, port), _handler(registry))
