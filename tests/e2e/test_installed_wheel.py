@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -22,14 +23,17 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALL_S = 600
 
 
+def _built(target: str, source: Path, out: Path) -> Path:
+    pytest.importorskip("hatchling", reason="builds what users get; in the extra dev")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(out)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=120)
+    (built,) = out.iterdir()
+    return built
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("hatchling", reason="builds the wheel; in the extra dev")
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    (built,) = out.glob("*.whl")
-    return built
+    return _built("wheel", ROOT, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +116,36 @@ def test_the_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
     }  # fmt: skip
 
 
+def _contents(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    for name in ("sdist", "source", "dist"):
+        (tmp_path / name).mkdir()
+    with tarfile.open(_built("sdist", ROOT, tmp_path / "sdist")) as opened:
+        opened.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    with (
+        zipfile.ZipFile(_built("wheel", source, tmp_path / "dist")) as ours,
+        zipfile.ZipFile(wheel) as direct,
+    ):
+        files = {name: direct.read(name) for name in direct.namelist()}
+        assert {name: ours.read(name) for name in ours.namelist()} == files
+
+
 def test_it_brings_no_torch_and_no_web_framework(environment: Path, tmp_path: Path) -> None:
     listed = json.loads(_run([environment / "pip", "list", "--format", "json"], tmp_path).stdout)
-    assert {"torch", "starlette", "uvicorn", "deltalake", "matplotlib", "cryptography"}.isdisjoint(
-        each["name"] for each in listed
-    )
+    assert {
+        "torch",
+        "starlette",
+        "uvicorn",
+        "deltalake",
+        "matplotlib",
+        "cryptography",
+        "opentelemetry-sdk",
+    }.isdisjoint(each["name"] for each in listed)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +154,7 @@ def test_it_brings_no_torch_and_no_web_framework(environment: Path, tmp_path: Pa
         (["page", "--db", "mem.duckdb"], "page"),
         (["peak", "--lake", "lake"], "lake"),
         (["certs", "tls"], "certs"),
+        (["serve", "--otlp", "http://127.0.0.1:4318"], "otlp"),
     ],
 )
 def test_a_command_that_needs_more_names_its_extra(
