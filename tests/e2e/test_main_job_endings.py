@@ -15,6 +15,7 @@ import pytest
 
 from main_job import RANKMEM, TIMEOUT_S, TRAIN, call, environment, rows
 from rankmem_agent.spool.election import take_lock
+from repetitions import long_but
 
 PLAIN = (sys.executable, str(TRAIN), "--steps", "2")
 
@@ -109,7 +110,10 @@ sys.exit(7)
 
 
 @pytest.mark.usefixtures("_heeding_signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    long_but([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP], signal.SIGTERM, signal.SIGINT),
+)
 @pytest.mark.parametrize("how", ["process", "group", "every process", "group without the command"])
 def test_a_signal_reaches_the_command_once_whomever_it_was_sent_to(
     tmp_path: Path, number: signal.Signals, how: str

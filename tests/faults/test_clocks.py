@@ -18,6 +18,7 @@ import pytest
 from faults.ledger import check
 from faults.reference import totals_of
 from faults.scene import SESSION, Scene
+from repetitions import long_but
 from waiting import DEADLINE_S, until
 
 SKEW_S = {0: 7.5, 1: -3.0}
@@ -102,7 +103,7 @@ def total_at(scene: Scene, rank: int, true_ns: int) -> int:
     return int(rows[index]["requested_bytes"]) if index >= 0 else 0
 
 
-@pytest.mark.parametrize("who", ["trainer", "shipper", "aggregator"])
+@pytest.mark.parametrize("who", long_but(["trainer", "shipper", "aggregator"], "shipper"))
 def test_who_is_suspended_and_goes_on_loses_nothing(scene: Scene, who: str) -> None:
     scene.start_aggregator()
     rank = scene.start_rank(0, "--events", "100000", "--seconds", "2")

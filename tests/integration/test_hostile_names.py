@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, empty_database, store_logs, store_rows
 from rankmem_cli.main import app
+from repetitions import long_but
 
 EVIL = "a\x1b[2J\x1b]0;owned\x07\u202egnp.\u2066\u0000\r\nb</script><script>alert(1)</script>../../x"
 LONG = EVIL + "y" * 60_000
@@ -66,7 +67,7 @@ def acting(text: str) -> set[str]:
     return {c for c in set(text) - {"\n"} if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")}
 
 
-@pytest.mark.parametrize("output", ["table", "json"])
+@pytest.mark.parametrize("output", long_but(["table", "json"], "table"))
 def test_no_verb_lets_a_name_act_on_the_terminal(database: Path, output: str) -> None:
     for arguments in SHOWN:
         if arguments[0] == "top" and output == "json":

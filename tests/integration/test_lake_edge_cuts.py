@@ -13,6 +13,7 @@ from rankmem_aggregator import connect
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import deliver
 from rankmem_ship.shipper import Shipper
+from repetitions import long_but
 from spool_synthetic import SyntheticSpool, training_records
 
 RECEIVED_ONLY_S = 2.0
@@ -69,7 +70,7 @@ def assert_whole(lake: Path, num_events: int) -> None:
 
 
 @pytest.mark.parametrize("by", ["fetch", "ship"])
-@pytest.mark.parametrize("ends", ["connection", "process"])
+@pytest.mark.parametrize("ends", long_but(["connection", "process"], "process"))
 def test_what_was_received_and_not_stored_is_cut_again_and_comes_once(
     tmp_path: Path, num_events: int, ends: str, by: str
 ) -> None:

@@ -4,7 +4,8 @@
 environment of its own, torch from the package registry, the tap built against it, and scripts in processes of
 their own: a training with storages of all kinds held against torch.profiler event by event, with both ways of
 sharing memory; and a training with device meshes recorded by the whole agent with its hooks, beside the same
-without. Prints a Markdown table, and with ``--write`` puts it into docs/versions.md.
+without; and the self test of ``rankmem doctor``. Prints a Markdown table, and with ``--write`` puts it into
+docs/versions.md.
 
 Where the registry has no CPU build of a release, its CUDA build is imported with stand-ins for CUDA's own
 libraries (matrix_stand_ins); the tap is then built with its CUDA side too, which nothing runs here.
@@ -41,8 +42,8 @@ OLDEST: Final = (2, 6)
 BEGIN: Final = "<!-- made by tests/tools/matrix.py: begin -->"
 END: Final = "<!-- made by tests/tools/matrix.py: end -->"
 HEAD: Final = (
-    "| torch | Python | built for | loads | sees of CPU memory | events equal torch.profiler's | hooks |\n"
-    "|---|---|---|---|---|---|---|"
+    "| torch | Python | built for | loads | sees of CPU memory | events equal torch.profiler's | hooks "
+    "| reads from frames |\n|---|---|---|---|---|---|---|---|"
 )
 _NOT_NEEDED: Final = re.compile(r"^(nvidia|cuda|triton|pytorch-triton|setuptools)")
 _TIMEOUT_S: Final = 900
@@ -82,7 +83,7 @@ class Result:
 
     def row(self) -> str:
         """The row as Markdown."""
-        cells = [*self.cells, *[""] * (5 - len(self.cells))]
+        cells = [*self.cells, *[""] * (6 - len(self.cells))]
         return f"| {self.release} | {self.python} | {' | '.join(cells)} |"
 
 
@@ -155,6 +156,7 @@ def _checked(python: str, folder: Path, result: Result) -> Iterator[str]:
     _, also = _exactness(python, folder, result, "file_system")
     yield f"{equal}; {also}"
     yield _hooks(python, folder, result)
+    yield _by_frames(python, folder)
 
 
 def _exactness(python: str, folder: Path, result: Result, strategy: str) -> tuple[Recording, str]:
@@ -195,6 +197,17 @@ def _hooks(python: str, folder: Path, result: Result) -> str:
     return "yes"
 
 
+def _by_frames(python: str, folder: Path) -> str:
+    """What is read from this Python's own frames, without the GIL or hooks of modules."""
+    own = folder / "self-test"
+    own.mkdir()
+    command = [python, "-m", "rankmem_agent.tap.self_test", str(own), "64"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    found = json.loads(done.stdout)
+    read = {"stacks": found["frames_known"], "modules": found["modules_followed"]}
+    return " and ".join(name for name, is_read in read.items() if is_read) or "nothing"
+
+
 def _start(command: list[str], store: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **env, "MATRIX_STORE": str(store)}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
@@ -225,15 +238,33 @@ def _last_lines(said: str) -> str:
 def table(results: list[Result]) -> str:
     """The table, and below it what differs."""
     lines = [HEAD, *(result.row() for result in results)]
-    notes = [f"- torch {result.release}: {said}" for result in results for said in result.differs]
-    return "\n".join([*lines, *(["", *notes] if notes else [])]) + "\n"
+    return "\n".join([*lines, "", *_notes(results)]) + "\n"
 
 
-def write(text: str) -> None:
-    """Put the table between the page's marks."""
+def _notes(results: list[Result]) -> list[str]:
+    return [f"- torch {result.release}: {said}" for result in results for said in result.differs]
+
+
+def write(results: list[Result]) -> None:
+    """Put the rows between the page's marks; what this run did not look at stays as it was."""
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}")
+    table_before, after = rest.split(END)
+    rows = {_key(line): line for line in table_before.splitlines() if line.startswith("| 2.")}
+    rows |= {_key(result.row()): result.row() for result in results}
+    in_order = [rows[key] for key in sorted(rows, key=lambda key: [_numbers(name) for name in key])]
+    lines = [HEAD, *in_order, *(["", *_notes(results)] if _notes(results) else [])]
+    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}")
+
+
+def _key(row: str) -> tuple[str, str]:
+    """The releases of torch and Python of a row."""
+    _, release, python, *_ = (cell.strip() for cell in row.split("|"))
+    return release, python
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version.partition("+")[0])]
 
 
 def keep_taps(cache: Path) -> None:
@@ -268,10 +299,9 @@ def main() -> int:
                 shutil.rmtree(folder, ignore_errors=True)
             results.append(result)
             print(result.row(), *result.differs, sep="\n", flush=True)
-    text = table(results)
-    print("\n" + text)
+    print("\n" + table(results))
     if options.write:
-        write(text)
+        write(results)
     return int(any(result.differs for result in results))
 
 

@@ -16,6 +16,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.clock import CLOCK_NS_MIN, distance_ns, has_clock
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +131,7 @@ def test_one_rank_without_a_clock_is_its_own_job(one: Path) -> None:
         assert queries.timeline(SESSION, by="job").num_rows > 0
 
 
-@pytest.mark.parametrize("made", ["mixed", "without", "one"])
+@pytest.mark.parametrize("made", long_but(["mixed", "without", "one"], "one"))
 def test_no_answer_and_no_export_shows_1970(
     made: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
