@@ -23,6 +23,7 @@ from rankmem_agent.spool.exits import Exit, write_exit
 from rankmem_agent.spool.layout import RECORDS_PER_SEGMENT, ExitKind, Kind
 from rankmem_protos.collector_pb2 import Batch, IngestRequest
 from rankmem_ship import pace as pace_module
+from rankmem_ship import send_buffer
 from rankmem_ship import spool_upload as upload_module
 from rankmem_ship.config import ShipConfig
 from rankmem_ship.pace import SPOOL_BATCHES_MAX
@@ -143,10 +144,12 @@ def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
 
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Segments of 1024 records and batches of 600, so that a small log has several of both."""
+    """Segments of 1024 records and batches of 600, so that a small log has several of both; at most two batches
+    wait for their acknowledgement, so that a checkpoint is written before all is sent."""
     for module in (layout, reader_module, segments_module, upload_module):
         monkeypatch.setattr(module, "RECORDS_PER_SEGMENT", 1024)
     monkeypatch.setattr(pace_module, "BATCH_RECORDS", 600)
+    monkeypatch.setattr(send_buffer, "IN_FLIGHT_BATCHES_MAX", 2)
     monkeypatch.setattr(upload_module, "CHECKPOINT_INTERVAL_S", 0.0)
     return 1024
 
