@@ -144,8 +144,8 @@ def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
 
 @pytest.fixture
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Segments of 1024 records and batches of 600, so that a small log has several of both; at most two batches
-    wait for their acknowledgement, so that a checkpoint is written before all is sent."""
+    """Segments of 1024 records and batches of 600, so that a small log has several of both; at most two
+    batches wait for their acknowledgement, so that a checkpoint is written before all is sent."""
     for module in (layout, reader_module, segments_module, upload_module):
         monkeypatch.setattr(module, "RECORDS_PER_SEGMENT", 1024)
     monkeypatch.setattr(pace_module, "BATCH_RECORDS", 600)
