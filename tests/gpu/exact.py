@@ -58,7 +58,7 @@ def _trained(
 
 
 def _gpt(place: Place) -> Iterator[Found]:
-    recording = record(place, "gpt", "gpt", "--history", "--steps", "6")
+    recording = record(place, "gpt", "gpt", "--history", "--steps", "6", "--batch", "4")
     yield from _exact(recording, place)
     yield from _by_groups(recording)
     yield from _beside_driver(recording, place)

@@ -15,16 +15,18 @@ from gpu.checks import Found, equal
 Event = tuple[str, int, int, int, str]
 """Action, address (0 for oom), bytes, stream, pool ("" for the default one)."""
 _U64: Final = 1 << 64
-_LEFT_OUT: Final = "snapshot"
-"""Who looks at the allocator makes one: not the training."""
+_SNAPSHOT: Final = "snapshot"
+"""Who looks at the allocator makes such an event: it is compared with none."""
 
 
-def ours(rows: Iterable[Sequence[Any]]) -> list[Event]:
-    """Events out of rows of ``recorded.EVENTS``."""
+def ours(rows: Sequence[Sequence[Any]]) -> list[Event]:
+    """Events out of rows of ``recorded.EVENTS``, until the training took its last snapshot: what its end
+    frees is not in the history."""
+    last = max((at for at, row in enumerate(rows) if row[0] == _SNAPSHOT), default=len(rows))
     return [
         (action, (address or 0) % _U64, size, (stream or 0) % _U64, pool or "")
-        for action, address, size, stream, pool, *_ in rows
-        if action != _LEFT_OUT
+        for action, address, size, stream, pool, *_ in rows[:last]
+        if action != _SNAPSHOT
     ]
 
 
@@ -39,7 +41,7 @@ def theirs(events: Iterable[Sequence[Any]]) -> list[Event]:
             "" if pool == [0, 0] else ".".join(map(str, pool)),
         )
         for action, address, size, stream, pool in events
-        if action != _LEFT_OUT
+        if action != _SNAPSHOT
     ]
 
 

@@ -1,0 +1,56 @@
+"""Checks for a GPU run in processes of their own: one that breaks ends no other, and says so."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from gpu.checks import Check
+from gpu.rows import read
+from gpu.runner import Budget, Results, run_all, worst
+
+PROGRAM = """
+import argparse, json, os, signal, time
+parser = argparse.ArgumentParser()
+for name in ("one", "device", "out", "scratch", "kept"):
+    parser.add_argument("--" + name)
+given = parser.parse_args()
+stage, name = given.one.split("/")
+with open(given.out + "/results.jsonl", "a") as file:
+    if name != "silent":
+        row = {"stage": stage, "check": name, "ok": True, "measured": 1, "expected": "", "seconds": 0}
+        print(json.dumps(row), file=file)
+if name == "crashes":
+    os.kill(os.getpid(), signal.SIGSEGV)
+if name == "hangs":
+    time.sleep(600)
+if name == "fails":
+    raise SystemExit("it went wrong")
+"""
+
+
+HANGS_S = 4.0
+
+
+def test_a_check_that_crashes_hangs_or_fails_says_so_and_the_next_one_runs(tmp_path: Path) -> None:
+    program = tmp_path / "one.py"
+    program.write_text(PROGRAM)
+    names = ("crashes", "hangs", "fails", "silent", "well")
+    checks = [
+        ("stage", Check(name=name, look=lambda place: [], limit_s=HANGS_S if name == "hangs" else 60))
+        for name in names
+    ]
+    results = Results(folder=tmp_path / "out")
+    results.folder.mkdir()
+    budget = Budget(ends=time.monotonic() + 600)
+    run_all(checks, results, budget, device="cuda", kept=tmp_path, run=program)
+    rows = read(results.rows)
+    told = {row.check: str(row.measured) for row in rows if row.ok is False}
+    assert told["crashes"].startswith("ended by SIGSEGV")
+    assert told["hangs"].startswith("stopped after 4 s")
+    assert told["fails"].startswith("ended with exit code 1: it went wrong")
+    assert told["silent"].startswith("it found nothing")
+    kept = [row.check for row in rows if row.ok]
+    assert kept == ["crashes", "hangs", "fails", "well"], "what they had found before is kept"
+    assert "it went wrong" in results.log.read_text()
+    assert worst(rows) == 1
