@@ -29,6 +29,18 @@ if name == "fails":
 """
 
 
+TIMED = """
+import json, os, sys, time
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+began, (stage, name) = time.monotonic(), given["--one"].split("/")
+partner = {"a": "b", "b": "a", "c": "d", "d": "c"}.get(name)
+open(given["--kept"] + "/" + name, "w").close()
+while partner and not os.path.exists(given["--kept"] + "/" + partner):
+    time.sleep(0.01)
+row = {"stage": stage, "check": name, "ok": True, "measured": [began, time.monotonic()]}
+with open(given["--out"] + "/results.jsonl", "a") as file:
+    print(json.dumps(row), file=file)
+"""
 HANGS_S = 4.0
 
 
@@ -54,3 +66,21 @@ def test_a_check_that_crashes_hangs_or_fails_says_so_and_the_next_one_runs(tmp_p
     assert kept == ["crashes", "hangs", "fails", "well"], "what they had found before is kept"
     assert "it went wrong" in results.log.read_text()
     assert worst(rows) == 1
+
+
+def test_several_run_at_once_and_one_that_must_be_alone_is(tmp_path: Path) -> None:
+    program = tmp_path / "one.py"
+    program.write_text(TIMED)
+    names = {"a": False, "b": False, "alone": True, "c": False, "d": False}
+    checks = [
+        ("stage", Check(name=name, look=lambda place: [], limit_s=60, alone=alone))
+        for name, alone in names.items()
+    ]
+    results = Results(folder=tmp_path / "out")
+    results.folder.mkdir()
+    budget = Budget(ends=time.monotonic() + 600)
+    run_all(checks, results, budget, device="cuda", kept=tmp_path, jobs=4, run=program)
+    spans = {row.check: row.measured for row in read(results.rows)}
+    assert max(spans["a"][0], spans["b"][0]) < min(spans["a"][1], spans["b"][1])
+    assert max(spans["a"][1], spans["b"][1]) <= spans["alone"][0]
+    assert spans["alone"][1] <= min(spans["c"][0], spans["d"][0])

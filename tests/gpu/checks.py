@@ -51,6 +51,8 @@ class Check:
     """It is ended after so long, and not begun with less time left."""
     on_cpu: bool = True
     """Whether a rehearsal runs it."""
+    alone: bool = False
+    """Whether no other check may run beside it: it takes times, or looks at the whole device."""
 
 
 def within(what: str, measured: float, at_most: float, unit: str = "") -> Found:

@@ -143,8 +143,10 @@ def judge_memory(on: Sequence[dict[str, Any]], off: Sequence[dict[str, Any]]) ->
 
 
 CHECKS: Final = (
-    Check(name="turns_chain", look=_in_turn("chain", "--steps", "20", rounds=60), limit_s=100),
-    Check(name="turns_gpt", look=_in_turn("gpt", "--steps", "5", rounds=40), limit_s=140),
-    Check(name="processes_chain", look=_processes("chain", "--steps", "165", rounds=4), limit_s=150),
-    Check(name="processes_gpt", look=_processes("gpt", "--steps", "115", rounds=4), limit_s=240),
+    Check(name="turns_chain", alone=True, look=_in_turn("chain", "--steps", "20", rounds=60), limit_s=100),
+    Check(name="turns_gpt", alone=True, look=_in_turn("gpt", "--steps", "5", rounds=40), limit_s=140),
+    Check(
+        name="processes_chain", alone=True, look=_processes("chain", "--steps", "165", rounds=4), limit_s=150
+    ),
+    Check(name="processes_gpt", alone=True, look=_processes("gpt", "--steps", "115", rounds=4), limit_s=240),
 )

@@ -202,7 +202,7 @@ def _nccl(place: Place) -> Iterator[Found]:
 
 EXPANDABLE: Final = "expandable_segments:True"
 CHECKS: Final = (
-    Check(name="gpt", look=_gpt, limit_s=100),
+    Check(name="gpt", alone=True, look=_gpt, limit_s=100),
     Check(name="resnet", look=_trained("resnet", "--steps", "6", "--batch", "32"), limit_s=100),
     Check(name="oom", look=_out_of_memory, limit_s=100, on_cpu=False),
     Check(name="oom_caught", look=_trained("caught", "--batch", "2"), limit_s=70),
@@ -221,9 +221,9 @@ CHECKS: Final = (
         name="graph", look=_trained("graphs", more=exactly.judge_pools), limit_s=70, on_cpu=False
     ),
     Check(name="pinned", look=_pinned, limit_s=70, on_cpu=False),
-    Check(name="two_processes", look=_two, limit_s=120),
-    Check(name="async", look=_async, limit_s=70, on_cpu=False),
-    Check(name="nccl", look=_nccl, limit_s=90, on_cpu=False),
+    Check(name="two_processes", alone=True, look=_two, limit_s=120),
+    Check(name="async", alone=True, look=_async, limit_s=70, on_cpu=False),
+    Check(name="nccl", alone=True, look=_nccl, limit_s=90, on_cpu=False),
     Check(name="compile", look=_trained("compiled", "--batch", "4"), limit_s=150),
     Check(
         name="compile_graphs",

@@ -43,6 +43,6 @@ def _drained(workload: str, *arguments: str) -> Callable[[Place], Iterator[Found
 
 
 CHECKS: Final = (
-    Check(name="gpt", look=_drained("gpt", "--steps", "40"), limit_s=120, on_cpu=False),
-    Check(name="chain", look=_drained("chain", "--steps", "300"), limit_s=120, on_cpu=False),
+    Check(name="gpt", alone=True, look=_drained("gpt", "--steps", "40"), limit_s=120, on_cpu=False),
+    Check(name="chain", alone=True, look=_drained("chain", "--steps", "300"), limit_s=120, on_cpu=False),
 )

@@ -32,6 +32,10 @@ class Row:
     seconds: float = 0.0
     """Since the check began."""
 
+    def is_of(self, stage: str, check: str) -> bool:
+        """Whether a check of this stage and name found it."""
+        return self.stage == stage and self.check.partition(": ")[0] == check
+
     @property
     def word(self) -> str:
         """For the table."""

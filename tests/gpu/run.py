@@ -53,7 +53,8 @@ def main() -> int:
     results.summary.write_text(json.dumps(facts(command), indent=1))
     with tempfile.TemporaryDirectory(prefix="rankmem-gpu-kept-") as kept:
         budget = Budget(ends=began + arguments.limit_s - PACKING_S)
-        run_all(checks, results, budget, device=arguments.device, kept=Path(kept))
+        asked = {"device": arguments.device, "jobs": arguments.jobs}
+        run_all(checks, results, budget, kept=Path(kept), **asked)
         if any(Path(kept).iterdir()):
             with tarfile.open(results.recordings, "w:xz") as packed:
                 packed.add(kept, arcname="recordings")
@@ -70,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; default all")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; rows are added to it")
     parser.add_argument("--limit-s", type=float, default=3600.0, help="no check begins that could end later")
+    parser.add_argument("--jobs", type=int, default=1, help="checks at once, where they may be")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
     for name in ("--one", "--scratch", "--kept"):  # how it starts itself for one check
         parser.add_argument(name, type=str if name == "--one" else Path, help=argparse.SUPPRESS)

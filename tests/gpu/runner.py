@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -77,25 +78,39 @@ def run_all(
     *,
     device: str,
     kept: Path,
+    jobs: int = 1,
     run: Path = RUN,
 ) -> None:
-    """Runs (stage, check) in this order; one for which too little time is left is passed over, and said.
+    """Begins (stage, check) in this order; one for which too little time is left is passed over, and said.
 
     Args:
+        jobs: so many at once, of those that need not be alone.
         run: the program that runs one check; see ``run.py``.
     """
-    for stage, check in checks:
+
+    def begin(stage: str, check: Check) -> None:
+        left = max(budget.left_s(), 0)
         if device == "cpu" and not check.on_cpu:
             _say(results, stage, check.name, None, "not tried: it needs a GPU")
-        elif budget.left_s() < check.limit_s:
-            left = max(budget.left_s(), 0)
+        elif left < check.limit_s:
             _say(results, stage, check.name, None, f"not tried: {left:.0f} s left, {check.limit_s:g} wanted")
         else:
             _run_one(stage, check, results, device=device, kept=kept, run=run)
 
+    running: list[Future[None]] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for stage, check in checks:
+            if check.alone:
+                wait(running)
+            running.append(pool.submit(begin, stage, check))
+            if check.alone:
+                wait(running)
+    for each in running:
+        each.result()
+
 
 def _run_one(stage: str, check: Check, results: Results, *, device: str, kept: Path, run: Path) -> None:
-    began, before = time.monotonic(), len(read(results.rows))
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rankmem-gpu-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, str(run), "--one", f"{stage}/{check.name}", "--device", device]
         command += ["--out", str(results.folder), "--scratch", folder, "--kept", str(kept)]
@@ -110,7 +125,7 @@ def _run_one(stage: str, check: Check, results: Results, *, device: str, kept: P
         with results.log.open("a") as file:
             file.write(f"==== {stage}/{check.name}: {why or 'ended'}\n{text}\n")
     seconds = time.monotonic() - began
-    if why or len(read(results.rows)) == before:
+    if why or not any(row.is_of(stage, check.name) for row in read(results.rows)):
         end = f"{why or 'it found nothing'}: {text[-LAST_CHARS:]}"
         _say(results, stage, check.name, False, end, seconds)
     print(f"{stage}/{check.name}: {why or 'ended'} after {seconds:.1f} s", flush=True)

@@ -57,7 +57,7 @@ def _tap(place: Place) -> Iterator[Found]:
 
 
 CHECKS: Final = (
-    Check(name="doctor", look=_doctor, limit_s=150),
-    Check(name="tap", look=_tap, limit_s=150, on_cpu=False),
-    Check(name="demo", look=_demo, limit_s=150),
+    Check(name="doctor", alone=True, look=_doctor, limit_s=150),
+    Check(name="tap", alone=True, look=_tap, limit_s=150, on_cpu=False),
+    Check(name="demo", alone=True, look=_demo, limit_s=150),
 )
