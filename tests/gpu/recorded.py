@@ -89,8 +89,9 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> subproc
     """Runs a command; empty variables are taken out of its environment."""
     changed = os.environ | dict(env or {})
     kept = {name: value for name, value in changed.items() if value}
+    print(f"$ {' '.join(command)}", flush=True)  # before: it may not end
     done = subprocess.run(list(command), env=kept, capture_output=True, text=True, check=False)
-    print(f"$ {' '.join(command)}\n{done.stdout}\n{done.stderr}", flush=True)
+    print(f"{done.stdout}\n{done.stderr}", flush=True)
     return done
 
 

@@ -166,7 +166,7 @@ def caught(options: Options) -> Step:
 
 
 def full(options: Options) -> Step:
-    """Keeps more in each step until the device, or the fraction of it that is allowed, is full."""
+    """Keeps more in each step until the device, or what is allowed of it, is full."""
     train = gpt(options)
     kept: list[Tensor] = []
 
