@@ -138,7 +138,7 @@ def _timed(
     step: Callable[[], float], end_of_step: Callable[[], None], steps: int, switch: int
 ) -> dict[str, object]:
     """Times of ``steps`` steps; with ``switch``, the recording is turned over after every so many."""
-    tap = _loaded_tap() if switch else None
+    tap = loaded_tap() if switch else None
     records = 0
     times: list[float] = []
     cpu_times: list[float] = []
@@ -189,7 +189,7 @@ def _records(tap: ctypes.CDLL | None) -> int:
     return int(tap.rkm_stat(0)) if tap is not None else 0
 
 
-def _loaded_tap() -> ctypes.CDLL:
+def loaded_tap() -> ctypes.CDLL:
     """The tap that is in this process already, by its C interface."""
     words = Path("/proc/self/maps").read_text().split()
     for path in {word for word in words if Path(word).name.startswith("tap-")}:

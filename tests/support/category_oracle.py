@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rankmem_agent.spool.layout import Action, Category, Kind
+from rankmem_agent.spool.layout import Action, Category, DeviceType, Kind
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.spool_reader.reader import Chunk
@@ -29,7 +29,9 @@ SCRIPT = """
 sys.path.insert(0, {support!r})
 tap.enable(ALL)
 from category_window import record_window
-record_window(tap, {model!r}, folder.parent / "oracle.json", warm_up={warm_up}, steps={steps})
+record_window(
+    tap, {model!r}, folder.parent / "oracle.json", warm_up={warm_up}, steps={steps}, device={device!r}
+)
 tap.close()
 """
 
@@ -85,11 +87,13 @@ class Agreement:
         return (both / ours if ours else float("nan"), both / theirs if theirs else float("nan"))
 
 
-def train(model: str, folder: Path, *, warm_up: int = 2, steps: int = 3) -> tuple[Recording, dict[str, Any]]:
-    """Trains under the tap and torch.profiler; the spool and what the oracle says."""
+def train(
+    model: str, folder: Path, *, warm_up: int = 2, steps: int = 3, device: str = "cpu"
+) -> tuple[Recording, dict[str, Any]]:
+    """Trains under the tap and torch.profiler, on ``cpu`` or ``cuda``; the spool and what the oracle says."""
     support = str(Path(__file__).parent)
-    script = SCRIPT.format(support=support, model=model, warm_up=warm_up, steps=steps)
-    recording = record_process(script, folder, is_forked=True)
+    script = SCRIPT.format(support=support, model=model, warm_up=warm_up, steps=steps, device=device)
+    recording = record_process(script, folder, is_forked=device == "cpu")
     assert recording.returncode == 0, recording.stderr
     assert not recording.gaps
     return recording, json.loads((folder / "oracle.json").read_text())
@@ -147,8 +151,10 @@ def _rows(rows: dict[str, Any], table: str) -> list[dict[str, Any]]:
     return found
 
 
-def compare(model: str, recording: Recording, oracle: dict[str, Any], batches: int = 1) -> Agreement:
-    """Lays the oracle's categories beside ours."""
+def compare(
+    model: str, recording: Recording, oracle: dict[str, Any], batches: int = 1, device: str = "cpu"
+) -> Agreement:
+    """Lays the oracle's categories beside ours, of the blocks of one type of device."""
     lives, operators = our_lives(recording, batches)
     first, last = oracle["first"], oracle["last"]
     time_of = dict(
@@ -157,7 +163,7 @@ def compare(model: str, recording: Recording, oracle: dict[str, Any], batches: i
     clock = np.array(sorted((seq, time) for seq, time in time_of.items()))
     begin_ns = int(clock[np.searchsorted(clock[:, 0], first), 1])
     end_ns = int(clock[np.searchsorted(clock[:, 0], last) - 1, 1])
-    key_of, offset_ns = _match(recording, oracle, first, last)
+    key_of, offset_ns = _match(recording, oracle, first, last, device)
     told = {(key, version): Category(value) for key, version, value in oracle["told"]}
     made = defaultdict(list)
     for key, version, time_ns, name, within in oracle["makers"]:
@@ -175,7 +181,8 @@ def compare(model: str, recording: Recording, oracle: dict[str, Any], batches: i
     for allocation_id, life in lives.items():
         row = life.row
         freed = -1 if row["freed_seq"] is None else row["freed_seq"]
-        if allocation_id >= last or (freed != -1 and freed < first):
+        is_elsewhere = row["device"].partition(":")[0] != device
+        if is_elsewhere or allocation_id >= last or (freed != -1 and freed < first):
             continue
         start = max(time_of.get(allocation_id, begin_ns), begin_ns)
         stop = end_ns if freed == -1 else min(time_of[freed], end_ns)
@@ -232,14 +239,19 @@ def _fault(
     return ""
 
 
-def _match(recording: Recording, oracle: dict[str, Any], first: int, last: int) -> tuple[dict[int, int], int]:
+def _match(
+    recording: Recording, oracle: dict[str, Any], first: int, last: int, device: str
+) -> tuple[dict[int, int], int]:
     """The oracle's key of each of our allocs in the window, and what makes its times ours."""
     inside = (recording.records["kind"] == Kind.EVENT) & (recording.seq >= first) & (recording.seq < last)
+    inside &= recording.records["device_type"] == DeviceType[device.upper()]
     ours = recording.records[inside]
     is_alloc = ours["action"] == Action.ALLOC
     allocs, seq = ours[is_alloc], recording.seq[inside][is_alloc]
     theirs = [event for event in oracle["events"] if event[2] > 0]
     pairs = [(int(a["a"]), int(a["b"])) for a in allocs]
+    if device == "cuda":  # there Kineto has the allocator's own size of the block
+        pairs = [(pointer, size) for (pointer, _), (_, _, size, _) in zip(pairs, theirs, strict=True)]
     assert pairs == [(pointer, size) for _, pointer, size, _ in theirs], "the tap and Kineto differ"
     offsets = allocs["time_ns"].astype(np.int64) - np.array([event[0] for event in theirs], np.int64)
     return {int(s): event[3] for s, event in zip(seq, theirs, strict=True)}, int(np.median(offsets))

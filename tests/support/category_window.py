@@ -33,8 +33,12 @@ OPTIMIZER = "torch/optim/"
 MODELS_FILES = "category_models"
 
 
-def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int) -> None:
+def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int, device: str = "cpu") -> None:
     """Trains ``warm_up`` steps, then ``steps`` under the profiler; what the oracle says goes to ``path``."""
+    if device == "cuda":
+        torch.cuda.init()
+        torch.set_default_device(device)
+        tap.attach_cuda()
     guard = Guard(0)
     is_compiling = torch.compiler.is_compiling
     of_steps = Steps(tap)
@@ -56,15 +60,16 @@ def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int)
     profiler.stop()
     if guard.failures:
         raise AssertionError("a hook failed")
-    told = Told(profiler._memory_profile())
+    told = Told(profiler._memory_profile(), device)
     path.write_text(json.dumps({"first": first, "last": last, **told.facts()}))
 
 
 class Told:
     """What a memory profile says, as plain lists."""
 
-    def __init__(self, seen: Any) -> None:
+    def __init__(self, seen: Any, device: str) -> None:
         self._seen = seen
+        self._device = device
         self._keys: dict[Any, int] = {}
 
     def facts(self) -> dict[str, Any]:
@@ -84,8 +89,12 @@ class Told:
         return -1 if key is None else self._keys.setdefault(key, len(self._keys))
 
     def _events(self) -> list[list[int]]:
-        """[time_ns, address, signed bytes, key or -1] of each allocator event, in order."""
-        events = [event for event in self._seen._op_tree.dfs() if event.typed[0] == _EventType.Allocation]
+        """[time_ns, address, signed bytes, key or -1] of each event of the device's allocator, in order."""
+        events = [
+            event
+            for event in self._seen._op_tree.dfs()
+            if event.typed[0] == _EventType.Allocation and event.typed[1].device.type == self._device
+        ]
         events.sort(key=lambda event: event.start_time_ns)
         return [
             [
