@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -91,6 +93,29 @@ def test_hosts_are_put_on_one_clock(database: duckdb.DuckDBPyConnection) -> None
     second.totals("cpu", [(1_001_500, 50), (1_001_800, 0)])
     rows = of_logs(database, first, second)
     assert {(row["job_peak_bytes"], row["job_peak_ns"]) for row in rows} == {(150, BASE_NS + 1500)}
+
+
+def rows_between_operators(connection: duckdb.DuckDBPyConnection, profile: Path, num_buckets: int) -> int:
+    logs = [RankLog(rank=0), RankLog(rank=1)]
+    for log in logs:
+        for number in range(num_buckets):
+            log.skip(64)
+            log.totals("cpu", [(number * 5_000_000 + log.rank, 100 + number % 7)])
+    clear(connection)
+    store_logs(connection, logs)
+    connection.execute("PRAGMA enable_profiling = 'json'")
+    connection.execute("SET profiling_output = $file", {"file": str(profile)})
+    ask(connection)
+    connection.execute("PRAGMA disable_profiling")
+    count: int = json.loads(profile.read_text())["query"]["total_intermediate_rows"]
+    return count
+
+
+def test_twice_as_long_a_job_takes_twice_as_many_rows_to_search(tmp_path: Path) -> None:
+    with empty_database() as connection:
+        few = rows_between_operators(connection, tmp_path / "few.json", 200)
+        many = rows_between_operators(connection, tmp_path / "many.json", 400)
+    assert many < 3 * few  # windows paired with windows: four times as many
 
 
 def test_each_device_type_has_its_own_peak(database: duckdb.DuckDBPyConnection) -> None:

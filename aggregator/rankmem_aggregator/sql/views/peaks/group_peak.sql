@@ -254,6 +254,12 @@ coarse_hot AS MATERIALIZED (
         INNER JOIN reached AS r USING (kind)
     )
 ),
+-- By itself: where it was one statement with the next, DuckDB paired all windows of a kind.
+coarse_begun AS MATERIALIZED (
+    SELECT c.*, f.is_hot, f.num_hot
+    FROM coarse AS c
+    INNER JOIN coarse_hot AS f ON f.kind = c.kind AND f.window_number = c.window_first
+),
 coarse_marked AS MATERIALIZED (
     SELECT
         c.track,
@@ -267,10 +273,9 @@ coarse_marked AS MATERIALIZED (
         greatest(c.peak_bytes, c.entry_bytes) AS peak_bytes,
         c.last_bytes,
         c.entry_bytes,
-        f.num_hot AS gap,
-        NOT c.is_closing AND (f.is_hot OR l.num_hot > f.num_hot) AS is_warm
-    FROM coarse AS c
-    INNER JOIN coarse_hot AS f ON f.kind = c.kind AND f.window_number = c.window_first
+        c.num_hot AS gap,
+        NOT c.is_closing AND (c.is_hot OR l.num_hot > c.num_hot) AS is_warm
+    FROM coarse_begun AS c
     INNER JOIN coarse_hot AS l ON l.kind = c.kind AND l.window_number = c.window_last
 ),
 
