@@ -34,7 +34,7 @@ size AS (
         attempt,
         rank,
         argument,
-        unnest(range(len(lengths))) AS dimension,
+        generate_subscripts(lengths, 1) - 1 AS dimension,
         unnest(lengths) AS size,
         place
     FROM (SELECT *, regexp_extract_all(shape, '\d+') AS lengths FROM given)
