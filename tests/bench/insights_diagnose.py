@@ -1,7 +1,7 @@
 """What diagnose finds in trainings with one planted cause each, beside the largest category at the peak.
 
-A cause counts where it leaks or the same training without it has a lower peak, which is what ``peak_after`` is held
-against. The trainings without a cause must have no finding.
+A cause counts where it leaks or the same training without it has a lower peak, which is what ``peak_after``
+is held against. The trainings without a cause must have no finding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records trainings with one planted cause each, and what diagnose finds in them.
 
-Stage: tests and benchmarks. In: a cause. Out: what was found, beside the naive answer (the largest category at
-the peak) and the real peak of the same training without the cause.
+Stage: tests and benchmarks. In: a cause. Out: what was found, beside the naive answer (the largest category
+at the peak) and the real peak of the same training without the cause.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ ALL: Final = (
     ),
     *(
         Planted(model=model, change=change, kind=None)
-        for model, change in (("mlp", "metrics_reset"), ("gru", "average_from_ten"), ("waves", "bounded_cache"))
+        for model, change in (
+            ("mlp", "metrics_reset"), ("gru", "average_from_ten"), ("waves", "bounded_cache"),
+        )
     ),
     *(
         Planted(model=model, change=change, kind=kind, category=category)
