@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 
 import harness
+import insights_diagnose
 import insights_diff
 import insights_fit
 import insights_fragmentation
@@ -25,6 +26,7 @@ PARTS = {
     "imbalance": insights_imbalance.measure,
     "oom": insights_oom.measure,
     "diff": insights_diff.measure,
+    "diagnose": insights_diagnose.measure,
 }
 
 

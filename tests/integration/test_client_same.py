@@ -137,8 +137,11 @@ def answers(queries: Queries, events_max: int) -> list[Any]:
         patch.setattr(timeline_module, limit, events_max)
     found += [queries.timeline(), queries.timeline(by="job"), queries.timeline(by="category")]
     patch.undo()
-    # The guide's job has too few steps for a leak: no public question asks for this one.
-    found.append(queries._ask("held_after_steps", session=queries.session_id(), rank=None))
+    # The guide's job has too few steps for a leak: no public question asks for these.
+    found += [
+        queries._ask(name, session=queries.session_id(), rank=None)
+        for name in ("held_after_steps", "new_sizes")
+    ]
     # Nor has it addresses, without which nothing is replayed.
     place = {"attempt": 0, "rank": 1, "device": "cuda:1"}
     found.append(queries._ask("allocator_start", session=queries.session_id(), **place))

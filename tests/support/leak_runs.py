@@ -115,7 +115,7 @@ def judge(cases: Sequence[Case], database: Path) -> list[Judged]:
         for rank, case in enumerate(cases):
             answer = queries.leaks(rank=rank)
             assert answer.verdict != "cannot tell", (case, answer.sentence)
-            rows = [row for row in answer.rows.to_pylist() if row["verdict"] != "stopped"]
+            rows = [row for row in answer.rows.to_pylist() if row["verdict"] not in ("cache", "stopped")]
             totals = queries.steps(rank=rank)["end_bytes"].to_pylist()
             found.append(
                 Judged(

@@ -22,6 +22,7 @@ from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
+from rankmem_protos.errors import RankmemError
 
 pytestmark = pytest.mark.slow
 
@@ -207,6 +208,11 @@ def test_the_verb_compares_two_files_or_two_sessions_and_its_exit_code_says_the_
     assert run("pull-request", "main", "--db", str(database)).exit_code == 0
     same = run(str(tmp_path / "other.duckdb"), str(tmp_path / "other.duckdb"))
     assert (same.exit_code, "nothing is worse" in same.output) == (0, True)
+    file = str(database)
+    sessions = ("--base-session", "main", "--head-session", "pull-request")
+    assert run(file, file, *sessions).exit_code == 1
+    assert run(file, file, "--base-session", "main", "--head-session", "main").exit_code == 0
+    assert isinstance(run("main", "pull-request", "--db", file, *sessions).exception, RankmemError)
     limit = ("--limit", "peak=10%", "--limit", "held=1GiB")
     assert run("main", "pull-request", "--db", str(database), *limit).exit_code == 0
     for wrong in ("peak", "reserved=2%", "peak=x%", "peak=-1%", "held=much"):

@@ -21,6 +21,7 @@ from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
+from sized_steps import given_inputs
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +125,39 @@ def test_what_stays_is_fine_and_a_ring_has_stopped(ask: Ask) -> None:
     answer = ask([training(RankLog(), 40, each=ring(20))], {})
     assert (answer.verdict, answer.rows["verdict"].to_pylist()) == ("fine", ["stopped"])
     assert answer.notes[0] == "stopped: train.py:12 aten::zeros grew by 11.00 MiB, to step 19"
+
+
+LENGTHS = [step if step % 2 else 8 for step in range(40)]
+"""Of inputs: every second step has a new one."""
+
+
+def keeps_each_length(log: RankLog, step: int, at: int) -> None:
+    if LENGTHS[step] not in LENGTHS[:step]:
+        kept(MIB)(log, step, at)
+
+
+def test_a_cache_by_length_is_no_leak_and_says_so(ask: Ask) -> None:
+    log = training(RankLog(), 40, each=keeps_each_length)
+    assert ask([log], {}).rows["verdict"].to_pylist() == ["grows"], (
+        "without the lengths nothing tells them apart"
+    )
+    for_lengths = given_inputs(log, LENGTHS)
+    answer = ask([log], {"step_input": for_lengths})
+    (row,) = answer.rows.to_pylist()
+    assert (answer.verdict, row["verdict"], row["bytes_per_step"]) == ("fine", "cache", None)
+    assert "cache: train.py:10 aten::add grew by" in answer.notes[0]
+    assert "only in steps whose input has a size that none before had" in answer.notes[0]
+    batches = [each | {"shape": f"[{step + 1}, {LENGTHS[step]}]"} for step, each in enumerate(for_lengths)]
+    assert ask([log], {"step_input": batches}).rows["verdict"].to_pylist() == ["cache"], "of one dimension"
+    some = [each for each in for_lengths if each["step"] != 21]
+    assert ask([log], {"step_input": some}).rows["verdict"].to_pylist() == ["grows"], (
+        "grew where no length is known"
+    )
+
+
+def test_a_leak_beside_inputs_of_many_lengths_is_one(ask: Ask) -> None:
+    log = training(RankLog(), 40, each=kept(MIB))
+    assert ask([log], {"step_input": given_inputs(log, LENGTHS)}).rows["verdict"].to_pylist() == ["grows"]
 
 
 def test_backwards_blocks_count_for_the_forward_line(ask: Ask) -> None:

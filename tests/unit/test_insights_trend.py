@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rankmem_aggregator.insights.trend import (
     Growth,
+    grows_only_in,
     is_long_enough,
     mann_kendall,
     pooled,
@@ -108,6 +109,30 @@ def test_noise_is_no_leak_and_a_random_cache_rarely_is(
     rng = np.random.default_rng(20)
     found = sum(trend_of(made(rng, steps)).growth == "leak" for _ in range(300))
     assert found <= most * 300
+
+
+def at_random_lengths(rng: np.random.Generator, steps: int, num_lengths: int) -> tuple[Series, list[int]]:
+    """A cache by length, and the steps in which a length came that none before had."""
+    lengths = rng.integers(num_lengths, 2 * num_lengths, steps)
+    first = np.unique(lengths, return_index=True)[1]
+    return np.cumsum(np.where(np.isin(np.arange(steps), first), lengths * 4000, 0)), first.tolist()
+
+
+def test_a_cache_by_length_is_told_from_a_leak_where_lengths_come_again() -> None:
+    rng = np.random.default_rng(20)
+    caches = [at_random_lengths(rng, 60, 64) for _ in range(100)]
+    assert sum(trend_of(series).growth == "leak" for series, _ in caches) > 30
+    assert all(grows_only_in(series, first) for series, first in caches)
+
+
+def test_a_leak_is_no_cache_by_length() -> None:
+    rng = np.random.default_rng(20)
+    for _ in range(100):
+        _, first = at_random_lengths(rng, 60, 64)
+        assert not grows_only_in(ramp(60), first)
+        assert not grows_only_in(np.cumsum((rng.random(60) < 0.2) * MIB), first)
+    assert not grows_only_in(ramp(60), range(60)), "where each length is new, nothing tells them apart"
+    assert not grows_only_in(ramp(60, size=0), range(20))
 
 
 @pytest.mark.parametrize("every", [40, 80, 97])

@@ -16,7 +16,7 @@ from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
 from rankmem_aggregator.insights.fragmentation import fragmentation_of
 from rankmem_aggregator.insights.imbalance import imbalance_of
 from rankmem_aggregator.insights.leak_text import place as place_text
-from rankmem_aggregator.insights.leaks import groups_of, leaks_of, matters
+from rankmem_aggregator.insights.leaks import growing, leaks_of, matters
 from rankmem_aggregator.insights.ledger import ledger_of
 from rankmem_aggregator.insights.oom import oom_of
 from rankmem_aggregator.insights.whatif import FINDING_SHARE as REMEDY_SHARE
@@ -170,7 +170,7 @@ def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tupl
     numbers = next(row["steps"] for row in tracks if (row["attempt"], row["rank"]) == place[:2])
     changes = question.ask("held_after_steps", **of_rank)
     added = [0] * (len(numbers) + 1)
-    for group in groups_of(changes, {place[:2]: numbers}):
+    for group in growing(question.ask, of_rank, changes, {place[:2]: numbers}):
         if group.track == place and matters(group):
             level = int(group.series[max(group.trend.first - 1, 0)])
             for index, held in enumerate(group.series.tolist()):

@@ -19,7 +19,12 @@ NO_BLOCKS: Final = (
     "shows whether the total grows"
 )
 NOTED_MAX: Final = 3
-"""Lines that stopped growing which are named; the rows have all."""
+"""Lines that stopped growing, and caches, which are named; the rows have all."""
+_ENDS: Final = {
+    "cache": ", only in steps whose input has a size that none before had: it ends when all have come",
+    "stopped": "",
+}
+"""By the verdict of what is no leak what is said of it."""
 _PREDICTED: Final = "rule-based; correct on all 60 held-out trainings (30 to 65 steps)"
 _MAY_FILL: Final = "after fewer than 60 steps a cache that is still filling looks the same"
 _MAY_HIDE: Final = "fewer than 60 steps; a leak that adds to memory only every few steps may not show yet"
@@ -78,13 +83,15 @@ def notes(
 ) -> tuple[str, ...]:
     """What follows the table."""
     found = [*_forecast(figures), *_graph(rows)]
-    stopped = [row for row in rows if row["verdict"] == "stopped"]
-    found += [
-        f"stopped: {place(row)} grew by {bytes_text(row['grown_bytes'])}, to step {row['last_step']}"
-        for row in stopped[:NOTED_MAX]
-    ]
-    if len(stopped) > NOTED_MAX:
-        found.append(f"stopped: {counted(len(stopped) - NOTED_MAX, 'more place')}")
+    for verdict, tail in _ENDS.items():
+        own = [row for row in rows if row["verdict"] == verdict]
+        found += [
+            f"{verdict}: {place(row)} grew by {bytes_text(row['grown_bytes'])}, to step {row['last_step']}"
+            + tail
+            for row in own[:NOTED_MAX]
+        ]
+        if len(own) > NOTED_MAX:
+            found.append(f"{verdict}: {counted(len(own) - NOTED_MAX, 'more place')}")
     found.append(f"looked at the last {counted(figures['least_steps_looked_at'], 'step')} after warm-up")
     left_out = {rank for _, rank in steps} - {rank for _, rank in judged}
     if left_out:

@@ -8,7 +8,7 @@ a rank's total a leak drowns where batches vary.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rankmem_aggregator.insights import leak_text
 from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
 from rankmem_aggregator.insights.capacity import usable_bytes
-from rankmem_aggregator.insights.trend import Trend, is_long_enough, trend_of, warm_up
+from rankmem_aggregator.insights.trend import Trend, grows_only_in, is_long_enough, trend_of, warm_up
 from rankmem_protos.devices import HOST_MEMORY
 
 CERTAIN_STEPS: Final = 60
@@ -60,7 +60,8 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The rows of the answer. verdict: leaks, grows (a leak that may still be a cache: few steps), negligible,
-stopped, which has no rate. The figures are those of the rank on which it grows fastest; bytes_ahead: in
+cache (it grows only in steps whose input has a size that none before had) and stopped, which have no
+rate. The figures are those of the rank on which it grows fastest; bytes_ahead: in
 10,000 steps; in_graph: part of an autograd graph that is kept."""
 
 
@@ -111,10 +112,37 @@ def leaks_of(ask: Ask, session_id: str, *, rank: int | None = None) -> Answer:
         return _cannot(session_id, leak_text.NO_BLOCKS)
     if changes["line"].null_count == changes["operator"].null_count == changes.num_rows:
         return _cannot(session_id, leak_text.NO_LINES)
-    groups = [group for group in groups_of(changes, judged) if group.trend.growth != "none"]
+    groups = growing(ask, {"session": session_id, "rank": rank}, changes, judged)
     rows = _folded(groups, judged)
     seen = Seen(steps=steps, rows=tracks, judged=judged)
     return _answer(session_id, rows, seen, _devices([g for g in groups if matters(g)], tracks))
+
+
+def growing(
+    ask: Ask, of: dict[str, Any], changes: pa.Table, judged: dict[tuple[int, int], list[int]]
+) -> list[Group]:
+    """The groups that grow or have grown: what a cache by the size of inputs keeps is told from a leak.
+
+    Args:
+        ask: asks a named query.
+        of: the session and the rank of which ``changes`` are.
+        changes: as in :func:`groups_of`.
+        judged: as there.
+    """
+    groups = [group for group in groups_of(changes, judged) if group.trend.growth != "none"]
+    if not any(group.trend.growth == "leak" for group in groups):
+        return groups
+    new: dict[tuple[int, int], list[list[int]]] = {}
+    for row in ask("new_sizes", **of).to_pylist():
+        new.setdefault((row["attempt"], row["rank"]), []).append(row["places"])
+    return [_told_apart(group, new.get(group.track[:2], [])) for group in groups]
+
+
+def _told_apart(group: Group, new_sizes: Sequence[Sequence[int]]) -> Group:
+    """A group that leaks, or a cache where it grows only in steps with new sizes: of one dimension, say."""
+    if group.trend.growth == "leak" and any(grows_only_in(group.series, places) for places in new_sizes):
+        return replace(group, trend=replace(group.trend, growth="cache"))
+    return group
 
 
 def groups_of(changes: pa.Table, judged: dict[tuple[int, int], list[int]]) -> Iterator[Group]:
@@ -164,8 +192,8 @@ def matters(group: Group) -> bool:
 
 
 def _verdict(group: Group) -> str:
-    if group.trend.growth == "stopped":
-        return "stopped"
+    if group.trend.growth in ("cache", "stopped"):
+        return group.trend.growth
     if not matters(group):
         return "negligible"
     return "leaks" if len(group.series) >= CERTAIN_STEPS else "grows"
@@ -193,7 +221,7 @@ def _folded(groups: list[Group], judged: dict[tuple[int, int], list[int]]) -> pa
     for (verdict, line, operator, _), own in found.items():
         top = max(own, key=lambda group: (group.trend.rate, -group.track[1]))
         attempt, rank, device = top.track
-        steps, trend, goes_on = judged[attempt, rank], top.trend, verdict != "stopped"
+        steps, trend, goes_on = judged[attempt, rank], top.trend, verdict not in ("cache", "stopped")
         rows.append(
             {
                 "verdict": verdict,
@@ -217,7 +245,7 @@ def _folded(groups: list[Group], judged: dict[tuple[int, int], list[int]]) -> pa
                 "in_graph": id(top) in graphs,
             }
         )
-    order = ("leaks", "grows", "negligible", "stopped")
+    order = ("leaks", "grows", "negligible", "cache", "stopped")
     rows.sort(
         key=lambda r: (order.index(r["verdict"]), -(r["bytes_per_step"] or r["grown_bytes"]), r["line"] or "")
     )

@@ -8,6 +8,7 @@ are the new highest values, which must go on, and a rate that must not fall.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -32,10 +33,12 @@ HALF_RATE_LEAST: Final = 0.6
 """The second half grows at least so fast, by the first's rate: a cache that fills slows down."""
 THIRD_RATE_LEAST: Final = 0.25
 """The last third grows at least so fast, by the mean rate."""
+CHANCE_MOST: Final = 0.001
+"""How probable it may be that growth falls on given steps by chance."""
 INTERVAL: Final = (5, 95)
 """Percentiles of the slopes between all pairs of steps."""
 
-Growth = Literal["leak", "stopped", "none"]
+Growth = Literal["leak", "cache", "stopped", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +46,8 @@ class Trend:
     """What a series does; rates in bytes a step."""
 
     growth: Growth
-    """leak: it grows, and nothing shows that it will end. stopped: it grew and no longer does so."""
+    """leak: it grows, and nothing shows that it will end. cache: it grows, but in certain steps alone
+    (:func:`grows_only_in`). stopped: it grew and no longer does so."""
     rate: float = 0.0
     """The mean; of the last third of the steps where that differs from the rest (a leak that began late)."""
     low: float = 0.0
@@ -112,6 +116,29 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
         first=grown.first,
         last=grown.last,
     )
+
+
+def grows_only_in(series: NDArray[np.int64], places: Collection[int]) -> bool:
+    """Whether a series grows in none but certain steps, and too often for chance to have chosen them.
+
+    Were growth independent of these steps, all of it would fall on them as rarely as draws without
+    replacement do (Fisher's exact test, its most extreme table).
+
+    Args:
+        series: bytes after each step, the warm-up included.
+        places: of the steps.
+    """
+    start = warm_up(len(series))
+    grown = {int(place) for place in np.nonzero(np.diff(series[start:]) > 0)[0] + start + 1}
+    own = {place for place in places if start < place < len(series)}
+    if not grown or not grown <= own:
+        return False
+    chance, num_steps = 1.0, len(series) - 1 - start
+    for drawn in range(len(grown)):
+        chance *= (len(own) - drawn) / (num_steps - drawn)
+        if chance <= CHANCE_MOST:
+            return True
+    return False
 
 
 def _begin(series: NDArray[np.int64], place: int) -> int:

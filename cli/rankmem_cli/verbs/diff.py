@@ -30,6 +30,14 @@ class DiffFormat(enum.StrEnum):
 
 Base = Annotated[str, typer.Argument(metavar="BASE", help="Database FILE, or session ID, before the change.")]
 Head = Annotated[str, typer.Argument(metavar="HEAD", help="Database FILE, or session ID, after it.")]
+BaseSession = Annotated[
+    str | None,
+    typer.Option("--base-session", metavar="ID", help="Session of BASE, a FILE.  [default: the newest]"),
+]
+HeadSession = Annotated[
+    str | None,
+    typer.Option("--head-session", metavar="ID", help="Session of HEAD, a FILE.  [default: the newest]"),
+]
 Limits = Annotated[
     list[str] | None,
     typer.Option(
@@ -48,6 +56,8 @@ def diff(
     base: Base,
     head: Head,
     limits: Limits = None,
+    base_session: BaseSession = None,
+    head_session: HeadSession = None,
     db: options.ReadDb = None,
     lake: options.Lake = None,
     engine: options.Engine = None,
@@ -61,9 +71,8 @@ def diff(
     """Show what got worse between two runs, steps of equal input compared.
 
     Compares the peak of a step and what is held at its end, rank by rank, from the third step on. Batches may
-    vary, as long as the inputs of both runs overlap. Reserved memory is shown, never judged. Of a FILE the
-    newest session is taken.
-    Exit code 0: nothing is worse; 1: something is; 2: cannot tell, with the reason.
+    vary, as long as the inputs of both runs overlap. Reserved memory is shown, never judged.
+    Exit code 0: nothing is worse; 1: something is, without any --fail-on; 2: cannot tell, with the reason.
     """
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_queries, session_facts
@@ -73,11 +82,17 @@ def diff(
     given = any(each is not None for each in (db, lake, aggregator))
     with ExitStack() as opened:
         found = []
-        for name in (base, head):
+        for name, session in ((base, base_session), (head, head_session)):
             is_file = not given and (Path(name).is_file() or name.endswith(".duckdb"))
+            if session is not None and not is_file:
+                raise RankmemError(
+                    Code.INVALID,
+                    f"{name!r} is taken for a session, so it has no session {session!r}",
+                    "BASE and HEAD as files, without --db, --lake and --aggregator; or as sessions alone",
+                )
             target = options.target(db=Path(name), token_file=token_file) if is_file else elsewhere
             queries = opened.enter_context(open_queries(target))
-            found.append((queries, session_facts(queries, None if is_file else name)))
+            found.append((queries, session_facts(queries, session if is_file else name)))
         (base_in, before), (queries, after) = found
         with show_progress("querying"):
             answer = queries.diff(before.session_id, after.session_id, base_in=base_in, limits=parsed)
