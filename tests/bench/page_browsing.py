@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import random
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from synthetic_database import SESSION
 
 from page_browser import CHROMIUM, OpenPage, chromium, opened_page
 from page_server import served_page
+from rankmem_aggregator.page.static_files import StaticFiles, static_folder
 
 FIRST_PICTURE_MS: Final = 300.0
 ALL_PANELS_MS: Final = 1000.0
@@ -60,6 +62,12 @@ _WATCH: Final = """
 
 def browser_figures(path: Path, scale: Scale, *, interactions: int) -> Iterator[Figure]:
     """Figures of one database; a line that says so where there is no browser."""
+    yield Figure(
+        what=f"{scale.name}: assets of a first view, as sent",
+        value=_first_view_kb(),
+        unit="kB",
+        at_most=ASSETS_KB,
+    )
     yield Figure(
         what=f"{scale.name}: assets, gzip",
         value=_assets_kb(),
@@ -177,8 +185,9 @@ class _Measured:
         heap = self._metrics()["JSHeapUsedSize"] / 1e6
         yield self._figure(f"heap after {interactions} interactions", heap, "MB", at_most=HEAP_MB)
         renderers = [each["id"] for each in self._processes() if each["type"] == "renderer"]
-        resident = max(psutil.Process(each).memory_info().rss for each in renderers) / 1e6
-        yield self._figure("renderer's memory then", resident, "MB", at_most=RENDERER_MB)
+        memory = max((psutil.Process(each).memory_full_info() for each in renderers), key=lambda all: all.rss)
+        note = f"its own {memory.uss / 1e6:.0f} MB, the rest shared with Chromium's other processes"
+        yield self._figure("renderer's memory then", memory.rss / 1e6, "MB", at_most=RENDERER_MB, note=note)
 
     def _changes(self, name: str, change: Callable[[], dict[str, Any]]) -> Figure:
         wall: list[float] = []
@@ -211,6 +220,14 @@ class _Measured:
     def _cpu_s(self) -> float:
         """CPU of all renderers so far."""
         return sum(float(each["cpuTime"]) for each in self._processes() if each["type"] == "renderer")
+
+
+def _first_view_kb() -> float:
+    """The page and all that it names, as a browser without them gets them."""
+    files = StaticFiles(static_folder())
+    page, _ = files.file("/")
+    names = {"/", *(f"/{name}" for name in re.findall(r'(?:href|src)="([^"#]+)"', page.plain().decode()))}
+    return sum(len(files.file(name)[0].data) for name in names) / 1e3
 
 
 def _assets_kb() -> float:

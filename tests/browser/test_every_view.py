@@ -224,7 +224,7 @@ def check_saved(page: OpenPage, view: str) -> None:
         """async () => {
             const found = [];
             for (const panel of window.rankmem.panels()) {
-                for (const [name, , make] of window.rankmem.kindsOf(panel)) {
+                for (const [name, , make] of await window.rankmem.kindsOf(panel)) {
                     if (!/^(SVG|CSV|Speedscope)/.test(name)) continue;
                     const { body } = await make();
                     found.push([panel.id, name, typeof body === 'string' ? body : await body.text()]);

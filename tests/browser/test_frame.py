@@ -249,3 +249,12 @@ def test_links_of_the_tiles_lead_on_from_what_is_shown(page: OpenPage) -> None:
     assert len(links) > 15
     assert all(by == "operator" for by, _ in links)
     assert ["operator", "2"] in links
+
+
+def test_code_and_session_are_asked_for_once(page: OpenPage) -> None:
+    page.open()
+    session = page.state("s")
+    page.requests.clear()
+    page.open(s=session)
+    for path in ("/code", f"/{session}/job"):
+        assert sum(url.endswith(path) for url in page.requests) == 1

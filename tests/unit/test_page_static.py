@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -13,10 +14,13 @@ import pytest
 from rankmem_aggregator.page.answers import ROUTES
 from rankmem_aggregator.page.headers import CONTENT_SECURITY_POLICY
 from rankmem_aggregator.page.static_files import FIRST_MODULES, StaticFiles, static_folder
+from rankmem_protos.errors import RankmemError
 
 STATIC: Final = static_folder()
 MODULES: Final = sorted(p for p in STATIC.rglob("*.js") if "vendor" not in p.parts)
 LINES_MAX: Final = 300
+FIRST_VIEW_BYTES_MAX: Final = 120_000
+"""Compressed."""
 SINKS: Final = (
     r"innerHTML", r"outerHTML", r"insertAdjacentHTML", r"document\.write", r"\beval\s*\(", r"\bFunction\s*\(",
     r"setTimeout\(\s*[\"'`]", r"setInterval\(\s*[\"'`]", r"srcdoc", r"createContextualFragment", r"DOMParser",
@@ -67,7 +71,7 @@ def test_the_first_views_modules_are_asked_for_at_once_and_no_other() -> None:
     (name,) = re.findall(r'FIRST = "(\w+)"', (STATIC / "views" / "index.js").read_text("utf-8"))
     assert f"/views/{name}.js" in FIRST_MODULES
     body, _ = StaticFiles(STATIC).file("/")
-    named = re.findall(r'<link rel="modulepreload" href="([^"]+)">', body.plain().decode())
+    named = re.findall(r'<link rel="modulepreload" href="of-\w+/([^"]+)">', body.plain().decode())
     assert len(named) == len(set(named))
     needed, waiting = set(), [STATIC / path.lstrip("/") for path in FIRST_MODULES]
     while waiting:
@@ -77,6 +81,32 @@ def test_the_first_views_modules_are_asked_for_at_once_and_no_other() -> None:
         waiting += {(module.parent / each).resolve() for each in imports} - needed
     assert {STATIC / each for each in named} == needed
     assert STATIC / "views" / "sql.js" not in needed
+
+
+def test_a_browser_keeps_files_by_an_address_that_changes_with_any_of_them(tmp_path: Path) -> None:
+    def named(page: StaticFiles) -> list[str]:
+        return re.findall(r'(?:href|src)="([^"#]+)"', page.file("/")[0].plain().decode())
+
+    shutil.copytree(STATIC, tmp_path / "static")
+    before = StaticFiles(tmp_path / "static")
+    for name in named(before):
+        assert before.file(f"/{name}") == before.file(f"/{name.partition('/')[2]}")
+    (folder,) = {name.partition("/")[0] for name in named(before)}
+    with pytest.raises(RankmemError):
+        before.file(f"/{folder}/")  # the page itself is asked for anew each time
+    (tmp_path / "static" / "views" / "sql.js").write_text("// Another.\n")
+    after = StaticFiles(tmp_path / "static")
+    assert not set(named(before)) & set(named(after))
+    with pytest.raises(RankmemError):
+        after.file(f"/{folder}/main.js")
+
+
+def test_a_first_view_loads_no_more_than_its_budget() -> None:
+    page = StaticFiles(STATIC)
+    body, _ = page.file("/")
+    named = {"", *re.findall(r'(?:href|src)="(of-[^"]+)"', body.plain().decode())}
+    sent = sum(len(page.file(f"/{name}")[0].data) for name in named)
+    assert sent <= FIRST_VIEW_BYTES_MAX, f"{sent:,} bytes"
 
 
 def test_the_markup_has_no_script_style_or_handler_of_its_own() -> None:

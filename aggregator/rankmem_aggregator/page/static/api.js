@@ -2,9 +2,9 @@
 
 /* global fl */
 
+import { API, posted, taken } from "./early.js";
 import * as kept from "./kept.js";
 
-const API = "api/v1/";
 const OPTIONS = { useBigInt: false, useDate: false, useProxy: false };
 
 export const traffic = { bytes: 0, questions: 0 };
@@ -54,7 +54,7 @@ class Answer {
 export async function ask(path, parameters = {}, signal = undefined, { post = false } = {}) {
   if (kept.isFile()) return read((await kept.answer(path, parameters)) ?? refuse());
   const response = await (post
-    ? request(`${API}${path}`, { signal, method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(parameters) })
+    ? request(`${API}${path}`, { signal, ...posted(parameters) })
     : request(url(path, parameters), { signal }));
   return read(await response.arrayBuffer());
 }
@@ -88,8 +88,7 @@ export async function exported(kind, path, parameters = {}, options = {}) {
 
 // A file of the server.
 export async function file(path, parameters = {}, { post = false } = {}) {
-  const body = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(parameters) };
-  return (await (post ? request(`${API}${path}`, body) : request(url(path, parameters)))).blob();
+  return (await (post ? request(`${API}${path}`, posted(parameters)) : request(url(path, parameters)))).blob();
 }
 
 // Whether a server answers; not in a page that is one file.
@@ -101,7 +100,7 @@ export function isServed() {
 export async function request(address, options = {}) {
   let response;
   try {
-    response = await fetch(address, { credentials: "same-origin", ...options });
+    response = await (taken(address) ?? fetch(address, { credentials: "same-origin", ...options }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal(
@@ -120,10 +119,6 @@ export async function request(address, options = {}) {
 }
 
 // Shows the one-time code of the link, or a token ({code} or {token}), which the server exchanges for a cookie.
-export async function letIn(shown) {
-  await request("code", {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(shown),
-  });
+export async function letIn(given) {
+  await request("code", posted(given));
 }

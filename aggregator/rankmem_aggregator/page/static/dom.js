@@ -68,3 +68,15 @@ export async function copyText(text, what) {
   announce(`copied ${what}`);
   return true;
 }
+
+// Uses a module that is asked for when it is first wanted.
+export async function wanted(module, use) {
+  let loaded;
+  try {
+    loaded = await module;
+  } catch {
+    announce("not done: the page's server did not give what this needs; see that rankmem page runs, and load this page again");
+    return;
+  }
+  use(loaded);
+}

@@ -13,6 +13,7 @@ import * as units from "./units.js";
 const LABEL_PX = 15;
 const GROUP_PX = 12; // groups that are lower than this have no line between them: it would cover ranks
 const MIDDLE = 128;
+const BLACK = 255 << 24;
 
 // The colours of cells: of "headroom" the least is the brightest.
 export function coloursOfCells(kind) {
@@ -79,7 +80,7 @@ export class HeatMap {
     const lines = Math.min(this.rows.length, Math.max(1, Math.floor(box.height)));
     const colours = coloursOfCells(this.kind);
     g.imageSmoothingEnabled = false;
-    g.drawImage(this.image(lines, (cell) => [...colours[cell], 255]), box.x, box.y, box.width, box.height);
+    g.drawImage(this.image(lines, colours.map(pixelOf)), box.x, box.y, box.width, box.height);
     if (this.rows.some((row) => row.above)) this.paintAbove(g, box, lines);
     this.paintGaps(g, box);
     this.axis(g, box, this.from, this.to);
@@ -121,7 +122,7 @@ export class HeatMap {
     layer.height = Math.max(1, Math.round(box.height * scale));
     const on = layer.getContext("2d");
     on.imageSmoothingEnabled = false;
-    on.drawImage(this.image(lines, (_, over) => [0, 0, 0, over ? 255 : 0]), 0, 0, layer.width, layer.height);
+    on.drawImage(this.image(lines, null), 0, 0, layer.width, layer.height);
     on.globalCompositeOperation = "source-in";
     on.fillStyle = hatch(on, ink("bad"), Math.round(6 * scale));
     on.fillRect(0, 0, layer.width, layer.height);
@@ -197,14 +198,15 @@ export class HeatMap {
     for (let row = 0; row < this.rows.length; row += every) write(this.rows[row].label, box.y + (row + 0.5) * high);
   }
 
-  // An image of as many lines, coloured by colour(cell, whether it is above the limit); of rows that share a line,
-  // of each bin the cell that matters most.
-  image(lines, colour) {
+  // An image of as many lines, in these pixels by cell (null: black where a cell is above the limit, else nothing); of
+  // rows that share a line, of each bin the cell that matters most.
+  image(lines, pixels) {
     const canvas = document.createElement("canvas");
     canvas.width = this.bins;
     canvas.height = lines;
     const g = canvas.getContext("2d");
     const image = g.createImageData(this.bins, lines);
+    const painted = new Uint32Array(image.data.buffer);
     const weight = { difference: (cell) => Math.abs(cell - MIDDLE), headroom: (cell) => 256 - cell }[this.kind] ?? ((cell) => cell);
     for (let at = 0; at < lines; at += 1) {
       const begin = Math.floor((at * this.rows.length) / lines);
@@ -218,7 +220,7 @@ export class HeatMap {
           const { above } = this.rows[row];
           over ||= Boolean(above) && ((above[bin >> 3] >> (bin & 7)) & 1) === 1;
         }
-        image.data.set(colour(best, over), (at * this.bins + bin) * 4);
+        painted[at * this.bins + bin] = pixels === null ? (over ? BLACK : 0) : pixels[best];
       }
     }
     g.putImageData(image, 0, 0);
@@ -228,6 +230,11 @@ export class HeatMap {
   destroy() {
     this.surface.destroy();
   }
+}
+
+// A pixel of an image in the order of its bytes, in memory from the lowest on: red, green, blue, opacity.
+function pixelOf([red, green, blue]) {
+  return (255 << 24) | (blue << 16) | (green << 8) | red;
 }
 
 // A fill of thin diagonal lines, `apart` pixels from one another.

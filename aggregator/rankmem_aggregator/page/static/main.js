@@ -12,7 +12,6 @@ import * as marks from "./marks.js";
 import * as live from "./live.js";
 import * as panels from "./panel.js";
 import "./printing.js";
-import { kindsOf } from "./save.js";
 import * as session from "./session.js";
 import * as state from "./state.js";
 import * as theme from "./theme.js";
@@ -193,8 +192,9 @@ async function begin() {
   readFrame();
   await show();
   state.listen(follow);
-  // The other views are at hand when they are chosen, also where the server is gone by then.
-  setTimeout(() => VIEWS.forEach((view) => load(view).catch(() => {})), REST_MS);
+  // What else there is, is at hand when it is wanted, also where the server is gone by then.
+  const rest = () => [...VIEWS.map(load), import("./save.js")].forEach((module) => module.catch(() => {}));
+  setTimeout(rest, REST_MS);
 }
 
 // For tests and for the console of a browser.
@@ -207,7 +207,7 @@ window.rankmem = {
   job: session.job,
   traffic: api.traffic,
   views: VIEWS.map(({ name, needsJob }) => ({ name, needsJob })),
-  kindsOf,
+  kindsOf: async (panel) => (await import("./save.js")).kindsOf(panel),
   keyOf: kept.isFile() ? kept.keyOf : null,
 };
 

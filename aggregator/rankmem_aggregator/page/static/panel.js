@@ -2,10 +2,9 @@
 // what it still waits for is aborted and asked again. It fails alone, and says why and what to do.
 
 import * as api from "./api.js";
-import { announce, button, copyText, el } from "./dom.js";
+import { announce, button, copyText, el, wanted } from "./dom.js";
 import { keepFocus, refill } from "./focus.js";
 import { basis, goOn, lasts } from "./lasting.js";
-import * as save from "./save.js";
 import * as session from "./session.js";
 import * as sqlText from "./sql_text.js";
 import * as state from "./state.js";
@@ -61,7 +60,7 @@ export class Panel {
     this.tools.append(
       hasSql ? button("copy SQL", () => this.copySql(), { class: "quiet", title: "copy the statement of these rows" }) : "",
       id === "sql" || !hasSql ? "" : button("open in SQL", () => sqlText.open(this.sql()), { class: "quiet", title: "change the statement of these rows" }),
-      button("save", () => save.choose(this), { class: "quiet", title: "as a picture, rows or another tool's file" }),
+      button("save", () => wanted(import("./save.js"), (save) => save.choose(this)), { class: "quiet", title: "as a picture, rows or another tool's file" }),
     );
     panels.set(id, this);
     // Some colours of what is shown are the theme's.

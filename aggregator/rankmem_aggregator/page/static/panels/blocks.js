@@ -1,7 +1,7 @@
 // Blocks of the chosen rank as a table: those alive at an instant, or made, freed, kept in the range; filtered, sorted and
 // page by page on the server.
 
-import { button, chooser, el, toggles } from "../dom.js";
+import { button, chooser, el, toggles, wanted } from "../dom.js";
 import { keepFocus, refill } from "../focus.js";
 import * as lives from "../lives.js";
 import { drawPager } from "../pager.js";
@@ -14,7 +14,7 @@ import { Table } from "../table.js";
 import * as units from "../units.js";
 import { blockColumns } from "./block_columns.js";
 import { showBlock } from "./block_detail.js";
-import { chooseRanges, ranges, rangeTexts, removeRange } from "./block_ranges.js";
+import { ranges, rangeTexts, removeRange } from "./block_ranges.js";
 
 const SIZES = ["10", "25", "50", "100", "250", "1000"];
 const SIZE = "50";
@@ -73,7 +73,7 @@ export function blocksPanel(root) {
     },
   });
   const fits = el("span", { class: "chips" });
-  const bar = el("div", { class: "bar", role: "group", "aria-label": "filters of the blocks" }, kinds, search, button("ranges", chooseRanges), fits);
+  const bar = el("div", { class: "bar", role: "group", "aria-label": "filters of the blocks" }, kinds, search, button("ranges", () => wanted(import("./range_dialog.js"), (dialog) => dialog.chooseRanges())), fits);
   panel.element.insertBefore(bar, panel.message);
   const endChips = chips(panel, "block");
 
