@@ -27,6 +27,7 @@ from rankmem_aggregator.lake import batch_files, catalog, commits
 from rankmem_aggregator.lake.check import check_lake
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.moves import add_and_move
+from rankmem_aggregator.lake.served import TailInstance
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.server.aggregator import Aggregator
 from rankmem_protos import collector_pb2 as pb
@@ -137,6 +138,47 @@ def test_an_aggregator_answers_from_what_it_has_received_too(
     # Closing stores it.
     with connect(f"lake:{tmp_path}/lake") as stored, connect(database) as file:
         assert rows_of(stored) == rows_of(file)
+
+
+def lists(queries: Queries) -> dict[str, int]:
+    """Which view each table's files and received rows are."""
+    found = queries.sql("SELECT view_name, view_oid FROM duckdb_views() WHERE schema_name = 'shown_now'")
+    return dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def never(*_: object) -> list[str]:
+    raise AssertionError("a view is made again")
+
+
+def test_a_commit_changes_the_lists_of_its_tables_and_no_view(
+    tmp_path: Path, logs: list[Log], clock: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path / "lake") as aggregator, connect(aggregator.address) as queries:
+        assert rows_of(queries) == 0
+        before = lists(queries)
+        monkeypatch.setattr(TailInstance, "_statements", never)
+        send(aggregator.address, logs[:1])
+        first = rows_of(queries)
+        changed = {name for name, oid in lists(queries).items() if before[name] != oid}
+        assert first > 0
+        assert {"memory_event", "memory_bucket", "ingest_progress"} <= changed
+        assert changed.isdisjoint({"availability", "segment_sample", "oom_event"})
+        send(aggregator.address, logs[1:])
+        assert rows_of(queries) > first
+
+
+def test_a_statement_under_way_reads_the_state_in_which_it_began(
+    tmp_path: Path, logs: list[Log], clock: None
+) -> None:
+    with serving(tmp_path / "lake") as aggregator, connect(aggregator.address) as queries:
+        send(aggregator.address, logs[:1])
+        first = rows_of(queries)
+        with aggregator.store.cursor() as cursor:
+            cursor.execute("BEGIN TRANSACTION READ ONLY")
+            assert cursor.execute("SELECT 1 FROM session").fetchone()
+            send(aggregator.address, logs[1:])
+            assert rows_of(queries) > first
+            assert cursor.execute("SELECT count(*) FROM memory_event").fetchone() == (first,)
 
 
 def test_what_another_aggregator_has_stored_is_dropped_and_sent_again(

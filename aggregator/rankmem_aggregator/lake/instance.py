@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -33,6 +34,8 @@ _FOOTERS: Final = "SET GLOBAL parquet_metadata_cache = true"
 """A question opens each file several times; DuckDB drops footers when it needs the memory."""
 _EMPTY: Final = "without_rows"
 """Schema of the tables that no file has rows of."""
+_GONE_MAX: Final = 64
+"""Exchanges of files, by a compaction or prune, that a statement may outlast."""
 _REMOTE_SCHEME: Final = "rankmemlake"
 """Under it DuckDB opens the files of an object store, through deltalake's client."""
 
@@ -52,16 +55,18 @@ class LakeInstance(ConfinedInstance):
         weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
         config: Settings = {"temp_directory": spill, **(settings or {}), **ISOLATED}
         super().__init__(duckdb.connect(":memory:", config=config))
-        self._files, self._catalog = files, catalog
+        self._files = files
         self._checked: set[str] = set()
         self._remote: Any = None
+        self._catalog = Catalog(-1, ())
+        self._gone: deque[set[DataFile]] = deque(maxlen=_GONE_MAX)
         try:
             if not files.is_local:
                 from rankmem_aggregator.lake.remote_files import RemoteFiles  # it needs fsspec
 
-                sizes = {file.path: file.size_bytes for file in catalog.files}
-                self._remote = RemoteFiles(_REMOTE_SCHEME, files.filesystem(), sizes)
+                self._remote = RemoteFiles(_REMOTE_SCHEME, files.filesystem())
                 self._connection.register_filesystem(self._remote)
+            self._know(catalog)
             # Not each file: 50,000 of them took 1.5 CPU seconds.
             folders = ", ".join(schema.literal(f"{self._place(name)}/") for name in TABLES)
             self._connection.execute(f"SET allowed_directories = [{folders}]")
@@ -72,6 +77,16 @@ class LakeInstance(ConfinedInstance):
         except BaseException:
             self._connection.close()
             raise
+
+    def _know(self, catalog: Catalog) -> None:
+        """Takes these files for those that count; statements under way may still read those of before."""
+        if self._remote is not None:
+            if gone := {*self._catalog.files}.difference(catalog.files):
+                self._gone.append(gone)
+            self._remote.sizes = {
+                file.path: file.size_bytes for files in (*self._gone, catalog.files) for file in files
+            }
+        self._catalog = catalog
 
     def check_files(self, text: str, *, anew: bool = False) -> None:
         """Compares the files that a statement reads with what they should be, once each.

@@ -60,29 +60,30 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
     Args:
         scheme: under which DuckDB names them.
         store: the lake's place, as pyarrow opens it.
-        sizes: of each file, by its path below the lake: nothing is asked of the store before it is read.
     """
 
     cachable = False
     root_marker = ""
 
-    def __init__(self, scheme: str, store: Any, sizes: Mapping[str, int]) -> None:
+    def __init__(self, scheme: str, store: Any) -> None:
         super().__init__()
         self.protocol = scheme
-        self._scheme, self._store, self._sizes = scheme, store, sizes
+        self._scheme, self._store = scheme, store
+        self.sizes: Mapping[str, int] = {}
+        """Of each file, by its path below the lake: nothing is asked of the store before it is read."""
         self.fault: Fault | None = None
         """The last one."""
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         """A file's size."""
         name = self._name(path)
-        if name not in self._sizes:
+        if name not in self.sizes:
             raise FileNotFoundError(path)
-        return {"name": path, "size": self._sizes[name], "type": "file"}
+        return {"name": path, "size": self.sizes[name], "type": "file"}
 
     def exists(self, path: str, **options: Any) -> bool:
         """Whether a file counts."""
-        return self._name(path) in self._sizes
+        return self._name(path) in self.sizes
 
     def modified(self, path: str) -> datetime:
         """The same of all: files of a lake never change."""
@@ -99,7 +100,7 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
             OSError: it cannot be read, or has another size than it should; :attr:`fault` says so.
         """
         name = self._name(path)
-        if mode != "rb" or name not in self._sizes:
+        if mode != "rb" or name not in self.sizes:
             raise PermissionError(f"{path} is not read here")
 
         def failed(error: str) -> None:
@@ -113,7 +114,7 @@ class RemoteFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no ty
         except OSError as exc:
             failed(said_by_store(exc))
             raise
-        if size != self._sizes[name]:
+        if size != self.sizes[name]:
             self.fault = Fault(name, size)
             raise OSError(f"{name} is not what it should be")
         return _Reading(opened, failed)

@@ -1,8 +1,9 @@
 """A lake as an aggregator serves it: what is stored, by whomever, and what it has received itself.
 
 Stage: query, in the aggregator. In: the lake's files that count, and the batches of the tail; out: cursors of
-an instance of DuckDB in which every table is both. An instance is made when the files have changed, and only
-if somebody asks; batches that come later are added to it.
+an instance of DuckDB in which every table is both. It is made once. When files have changed, and only if
+somebody asks, the lists of those tables change, in one transaction with the received rows: statements under
+way go on in the state in which they began, and no view is made again.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,15 +36,16 @@ from rankmem_aggregator.store.disk import DISK_SLACK_BYTES, DiskLowError
 from rankmem_aggregator.store.instance import Settings
 from rankmem_aggregator.store.recovery import Readers
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_protos.tables import AVAILABILITY, MEMORY_BUCKET, SCHEMA_VERSION, Table
+from rankmem_protos.tables import AVAILABILITY, DETAIL_TABLES, MEMORY_BUCKET, SCHEMA_VERSION, Table
 
-KEPT_INSTANCES: Final = 4
-"""Statements may still run on those before: a commit comes every few seconds, a statement takes a minute."""
 _LACKS: Final = "SELECT 1 FROM rank_availability WHERE session_id = $session AND here < stretches LIMIT 1"
 _TAIL: Final = "tail"
 """Schema of the tables with received rows."""
 _PLACE: Final = "tail_place"
 """Their column that orders rows with one key."""
+_NOW: Final = "shown_now"
+"""Schema of the lists: a view of a table's files and received rows. All that clients name reads these."""
+_LOOK_S: Final = 0.1
 
 
 class TailInstance(LakeInstance):
@@ -59,32 +61,80 @@ class TailInstance(LakeInstance):
         super().__init__(files, tail.catalog, settings)
         self.version, self.generation = tail.catalog.version, tail.generation
         self._num_added = 0
-        self._connection.execute(f"CREATE SCHEMA {_TAIL}")
-        for table in TABLES.values():
-            columns = ", ".join(
-                f"{schema.quoted(c.name)} {schema.duckdb_type(c.type)}" for c in table.columns
-            )
-            self._connection.execute(f"CREATE TABLE {_tail_of(table)} ({columns}, {_PLACE} BIGINT)")
+        self._lists: dict[str, str] = {}
+        self._filled: set[str] = set()  # tables with received rows
+        self._writing = self._connection.cursor()  # other threads make their own meanwhile
+        self._writing.execute(f"CREATE SCHEMA {_TAIL}")
+        self._writing.execute(f"CREATE SCHEMA {_NOW}")
+        self._empty_tail(TABLES)
+        self._show_files()
         self.complete()
+        self.add(tail.batches)
+
+    def show(self, tail: Tail) -> None:
+        """Shows this state in place of the one before, at once."""
+        before = self._catalog, dict(self._lists), set(self._filled), self._num_added
+        try:
+            with self._transaction():  # a question sees one of the two
+                if tail.catalog.version != self.version:
+                    self._know(tail.catalog)
+                    self._show_files()
+                if tail.generation != self.generation:
+                    self._empty_tail(self._filled)
+                    self._filled, self._num_added = set(), 0
+                self._insert_new(tail.batches)
+        except BaseException:
+            self._catalog, self._lists, self._filled, self._num_added = before
+            raise
+        self.version, self.generation = tail.catalog.version, tail.generation
 
     def add(self, batches: tuple[Received, ...]) -> None:
         """Adds those that are new, of the same tail; also an older state of it."""
+        if len(batches) > self._num_added:
+            with self._transaction():  # a question sees all of a batch or nothing
+                self._insert_new(batches)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._writing.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._writing.execute("ROLLBACK")
+            raise
+        self._writing.execute("COMMIT")
+
+    def _show_files(self) -> None:
+        """Has the tables whose files have changed be lists of the new ones."""
+        in_order = sorted(TABLES.values(), key=lambda table: table.name in DETAIL_TABLES)  # these read others
+        for table in in_order:
+            rows = self.whole_rows(table, self._all_rows(table))
+            if rows != self._lists.get(table.name):
+                self._writing.execute(f"CREATE OR REPLACE VIEW {_now(table)} AS {rows}")
+                self._lists[table.name] = rows
+
+    def _empty_tail(self, names: Iterable[str]) -> None:
+        """New tables in place of those: what DuckDB deletes in memory it keeps."""
+        for name in names:
+            columns = ", ".join(
+                f"{schema.quoted(c.name)} {schema.duckdb_type(c.type)}" for c in TABLES[name].columns
+            )
+            self._writing.execute(
+                f"CREATE OR REPLACE TABLE {_tail_of(TABLES[name])} ({columns}, {_PLACE} BIGINT)"
+            )
+
+    def _insert_new(self, batches: tuple[Received, ...]) -> None:
         for place, received in enumerate(batches[self._num_added :], self._num_added):
-            self._connection.execute("BEGIN")  # a question sees all of a batch or nothing
-            try:
-                self._insert(place, received)
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+            self._insert(place, received)
         self._num_added = max(self._num_added, len(batches))
 
     def _insert(self, place: int, received: Received) -> None:
         for name, rows in {**received.batch.rows, **_progress(received)}.items():
-            self._connection.register("received", rows)
+            self._writing.register("received", rows)
             placed = f"SELECT *, {place} AS {_PLACE} FROM received"
-            self._connection.execute(f"INSERT INTO {_tail_of(TABLES[name])} BY NAME {placed}")
-            self._connection.unregister("received")
+            self._writing.execute(f"INSERT INTO {_tail_of(TABLES[name])} BY NAME {placed}")
+            self._writing.unregister("received")
+            self._filled.add(name)
 
     def connection(self) -> duckdb.DuckDBPyConnection:
         """A new one to the instance."""
@@ -93,8 +143,8 @@ class TailInstance(LakeInstance):
     def _table_statements(self, table: Table) -> list[str]:
         if table.name not in TABLES:
             return super()._table_statements(table)
-        rows = self.whole_rows(table, self._all_rows(table))
-        return [f"CREATE VIEW {schema.quoted(table.name)} AS {rows}"]
+        columns = ", ".join(map(schema.quoted, table.column_names()))
+        return [f"CREATE VIEW {schema.quoted(table.name)} AS SELECT {columns} FROM {_now(table)}"]
 
     def _all_rows(self, table: Table) -> str:
         """The statement of the rows in files and of those that were received."""
@@ -114,7 +164,7 @@ class TailInstance(LakeInstance):
 
     def whole_rows(self, table: Table, rows: str) -> str:
         # Rows of availability may come with any batch: what is not here is looked up by each statement.
-        return refusing(table, rows, self._all_rows(AVAILABILITY), self._all_rows(MEMORY_BUCKET))
+        return refusing(table, rows, f"FROM {_now(AVAILABILITY)}", f"FROM {_now(MEMORY_BUCKET)}")
 
 
 class _Instance:
@@ -192,7 +242,9 @@ class LakeStore:
         self._refresh: Callable[[], None] = lambda: None
         self._freshness = Freshness(self.place, self._bring)
         self._lock = threading.Lock()
-        self._instances: deque[TailInstance] = deque(maxlen=KEPT_INSTANCES)
+        self._showing = threading.Lock()
+        """What the instance shows is changed by one thread at a time."""
+        self._shown: TailInstance | None = None
         self._closed = False
 
     def follow(self, tail: Callable[[], Tail], refresh: Callable[[], None]) -> None:
@@ -232,43 +284,54 @@ class LakeStore:
         with self._lock:
             if self._closed:
                 raise RankmemError(Code.UNAVAILABLE, f"{self.place} is being closed", "try again in a moment")
-            if not self._instances:
+            if self._shown is None:
                 why = self.stale or f"{self.place} was not read yet"
                 raise RankmemError(Code.UNAVAILABLE, why, "ask again when the store is back")
-            return self._instances[-1].connection()
+            return self._shown.connection()
 
     def _at(self, tail: Tail) -> TailInstance | None:
-        """The newest instance, if it is of this state of the tail."""
-        last = self._instances[-1] if self._instances else None
-        is_it = last and (last.version, last.generation) == (tail.catalog.version, tail.generation)
-        return last if is_it else None
+        """The instance, if it shows this state of the tail."""
+        shown = self._shown
+        is_it = shown and (shown.version, shown.generation) == (tail.catalog.version, tail.generation)
+        return shown if is_it else None
 
     def _add(self, tail: Tail) -> None:
-        """Has the newest instance have the batches of a state, if it is of that state but for them."""
-        with self._lock:
-            if (last := self._at(tail)) is not None:
-                last.add(tail.batches)
+        """Has the instance have the batches of a state, if it is of that state but for them."""
+        while not self._showing.acquire(timeout=_LOOK_S):
+            if self.stale:
+                return  # a file of the store is waited for; what is shown is what is known
+        try:
+            if (shown := self._at(tail)) is not None:
+                shown.add(tail.batches)
+        finally:
+            self._showing.release()
 
     def _bring(self) -> None:
-        """Brings what is known up to date, and makes an instance of it; in a thread of its own."""
+        """Brings what is known up to date, and shows it; in a thread of its own."""
         failure: RankmemError | None = None
         try:
             self._refresh()
         except RankmemError as exc:
             failure = exc  # what is known is right, and older
         self._freshness.answered()
-        tail = self._tail()
-        if self._at(tail) is None:
-            try:
-                made = TailInstance(self.files, tail, self._settings)
-            except (duckdb.Error, OSError) as exc:
-                raise RankmemError(Code.UNAVAILABLE, str(exc), "rankmem lake check") from exc
-            made.add(tail.batches)
-            with self._lock:
-                if not self._closed:
-                    self._instances.append(made)
+        try:
+            with self._showing:
+                self._show(self._tail())
+        except (duckdb.Error, OSError) as exc:
+            raise RankmemError(Code.UNAVAILABLE, str(exc), "rankmem lake check") from exc
         if failure is not None:
             raise failure
+
+    def _show(self, tail: Tail) -> None:
+        if self._at(tail) is not None:
+            return
+        if self._shown is not None:
+            self._shown.show(tail)
+            return
+        made = TailInstance(self.files, tail, self._settings)
+        with self._lock:
+            if not self._closed:
+                self._shown = made
 
     def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
         """Has a cursor show what a question needs of a session whose events are partly on their hosts."""
@@ -284,13 +347,17 @@ class LakeStore:
             self._closed = True
         self._freshness.close()
         with self._lock:
-            self._instances.clear()
+            self._shown = None
         shutil.rmtree(self._scratch, ignore_errors=True)
         private_files.release()
 
 
 def _tail_of(table: Table) -> str:
     return f"{_TAIL}.{schema.quoted(table.name)}"
+
+
+def _now(table: Table) -> str:
+    return f"{_NOW}.{schema.quoted(table.name)}"
 
 
 def _progress(received: Received) -> dict[str, pa.Table]:
