@@ -30,6 +30,7 @@ FOREIGN_HOMES = {
     "typer": ("rankmem_cli",),
     "rich": ("rankmem_cli",),
     "prometheus_client": ("rankmem_aggregator.server.metrics",),
+    "opentelemetry": ("rankmem_aggregator.server.otlp",),
     "starlette": ("rankmem_aggregator.page",),
     "uvicorn": ("rankmem_aggregator.page",),
     "ray": ("rankmem_aggregator.lake.on_ray",),

@@ -39,6 +39,9 @@ from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
 
+Family = Metric
+"""A metric with its values, of all labels."""
+
 REQUEST_TIMEOUT_S: Final = 5.0
 """For a scraper to send its request and to read the answer, 10 KiB, from first byte to last."""
 CONNECTIONS_MAX: Final = 16

@@ -20,9 +20,8 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.sdk.metrics import export
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from prometheus_client.core import Metric as Family
 
-from rankmem_aggregator.server.metrics import RankmemCollector
+from rankmem_aggregator.server.metrics import Family, RankmemCollector
 
 logger = logging.getLogger(__name__)
 
