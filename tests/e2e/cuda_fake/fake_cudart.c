@@ -1,8 +1,11 @@
-/* A CUDA runtime without a GPU, enough for PyTorch's real caching allocator (libc10_cuda.so) to run on it.
+/* A CUDA runtime without a GPU, enough for PyTorch's real caching allocator (libc10_cuda.so) to run on it, and with
+ * stand-ins for the rest (tests/tools/matrix_stand_ins.py) for trainings of PyTorch for CUDA 13, in which kernels do
+ * nothing.
  *
- * Two devices of FAKE_DEVICE_BYTES, or of as many bytes as the environment's FAKE_DEVICE_BYTES says; addresses are
- * handed out and never touched, also those that the driver would reserve and map for expandable segments. Events are "not ready" until
- * fake_set_ready(1), so that blocks used on another stream stay awaiting their free. Everything else succeeds.
+ * FAKE_DEVICES devices of FAKE_DEVICE_BYTES, or of as many bytes as the environment's FAKE_DEVICE_BYTES says;
+ * addresses are handed out and never touched, also those that the driver would reserve and map for expandable
+ * segments. Events are "not ready" until fake_set_ready(1), so that blocks used on another stream stay awaiting their
+ * free; with FAKE_READY=1 they are from the start. Everything else succeeds.
  * Built as libcudart.so.12 or .13 with a version script of that name (the wheels ask for versioned symbols).
  */
 #include <pthread.h>
@@ -14,16 +17,22 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define FAKE_DEVICE_BYTES (2ull << 30)
+#ifndef FAKE_DEVICES
+#define FAKE_DEVICES 2
+#endif
+#ifndef FAKE_READY
+#define FAKE_READY 0
+#endif
 #define GRANULARITY (2ull << 20)
 #define ALLOCATIONS_MAX 65536
 enum { SUCCESS = 0, MEMORY_ALLOCATION = 2, NOT_SUPPORTED = 801, NOT_READY = 600 };
 
 static _Thread_local int current_device;
-static atomic_int ready;
+static atomic_int ready = FAKE_READY;
 static atomic_ullong next_handle = 0x1000;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t next_address = 0x7f0000000000ull;
-static uint64_t used_bytes[2];
+static uint64_t used_bytes[FAKE_DEVICES];
 static struct { uint64_t address, bytes; int device; } held[ALLOCATIONS_MAX];
 static int held_count;
 
@@ -34,7 +43,7 @@ static uint64_t device_bytes(void) {
 
 EXPORT void fake_set_ready(int value) { atomic_store(&ready, value); }
 
-EXPORT int cudaGetDeviceCount(int* count) { *count = 2; return SUCCESS; }
+EXPORT int cudaGetDeviceCount(int* count) { *count = FAKE_DEVICES; return SUCCESS; }
 EXPORT int cudaGetDevice(int* device) { *device = current_device; return SUCCESS; }
 EXPORT int cudaSetDevice(int device) { current_device = device; return SUCCESS; }
 
@@ -123,9 +132,8 @@ static int granularity(size_t* bytes, const void* properties, int option) {
   *bytes = GRANULARITY;
   return SUCCESS;
 }
-EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
-                                            unsigned long long flags, int* status) {
-  (void)version; (void)flags;
+EXPORT int cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags, int* status) {
+  (void)flags;
   if (status != NULL) *status = 0;
   *function = (void*)succeed;
   if (strcmp(name, "cuDeviceGetAttribute") == 0) *function = (void*)attribute;
@@ -135,11 +143,57 @@ EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, u
   if (strcmp(name, "cuMemGetAllocationGranularity") == 0) *function = (void*)granularity;
   return SUCCESS;
 }
-/* cudaDeviceProp: name[256], uuid[16], luid[8], a mask of 4 bytes and, after padding, totalGlobalMem. */
+EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                            unsigned long long flags, int* status) {
+  (void)version;
+  return cudaGetDriverEntryPoint(name, function, flags, status);
+}
+/* cudaDeviceProp: name[256], uuid[16], luid[8], a mask of 4 bytes and, after padding, totalGlobalMem. The other fields
+ * lie as in CUDA 13: those that PyTorch's kernels choose their sizes by, as an H100 has them. */
+struct field { int at; uint64_t value; int bytes; };
+static const struct field FIELDS[] = {
+  {296, 48 << 10, 8},   {304, 65536, 4}, {308, 32, 4},       /* shared memory and registers of a block; warp */
+  {320, 1024, 4},       {324, 1024, 4},  {328, 1024, 4}, {332, 64, 4},        /* threads of a block, and each way */
+  {336, 2147483647, 4}, {340, 65535, 4}, {344, 65535, 4},    /* a grid */
+  {360, 9, 4},          {364, 0, 4},     {384, 132, 4},      /* compute capability, multiprocessors */
+  {596, 50 << 20, 4},   {604, 2048, 4},  {632, 65536, 4},    /* level 2; threads and registers of a multiprocessor */
+  {624, 228 << 10, 8},  {672, 227 << 10, 8},                 /* shared memory of one; of a block that asks for more */
+};
 static int properties(char* found, int device) {
   (void)device;
   const uint64_t bytes = device_bytes();
+  strcpy(found, "Fake");
   memcpy(found + 288, &bytes, sizeof(bytes));
+  for (size_t at = 0; at < sizeof(FIELDS) / sizeof(*FIELDS); ++at) {
+    memcpy(found + FIELDS[at].at, &FIELDS[at].value, FIELDS[at].bytes);
+  }
+  return SUCCESS;
+}
+/* By number: threads of a block, shared memory of one, warp, multiprocessors, threads of one, compute capability. */
+EXPORT int cudaDeviceGetAttribute(int* value, int which, int device) {
+  (void)device;
+  *value = which == 1 ? 1024 : which == 8 ? 48 << 10 : which == 10 ? 32 : which == 16 ? 132 : which == 39 ? 2048 : 0;
+  if (which == 75) *value = 9;
+  return SUCCESS;
+}
+EXPORT int cudaStreamGetPriority(void* stream, int* priority) { (void)stream; *priority = 0; return SUCCESS; }
+EXPORT int cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
+  (void)flags;
+  return posix_memalign(out, 4096, bytes) == 0 ? SUCCESS : MEMORY_ALLOCATION;
+}
+EXPORT int cudaFreeHost(void* pointer) { free(pointer); return SUCCESS; }
+/* cudaFuncAttributes: three sizes, then threads of a block, registers, versions. */
+EXPORT int cudaFuncGetAttributes(void* found, const void* function) {
+  (void)function;
+  const int values[4] = {1024, 32, 90, 90};
+  memset(found, 0, 40);
+  memcpy((char*)found + 24, values, sizeof(values));
+  return SUCCESS;
+}
+EXPORT int cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int threads,
+                                                                  size_t shared, unsigned flags) {
+  (void)function; (void)threads; (void)shared; (void)flags;
+  *blocks = 2;
   return SUCCESS;
 }
 EXPORT int cudaGetDeviceProperties(void* found, int device) { return properties(found, device); }
