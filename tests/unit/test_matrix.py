@@ -23,22 +23,27 @@ def test_the_table_is_written_between_the_pages_marks_and_nothing_else_is_touche
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "versions.md"
-    page.write_text(f"before\n{matrix.BEGIN}\nold\n{matrix.END}\nafter\n")
+    old = ("| 2.15.0 | 3.11.2 | cpu | yes |", "| 2.8.0 | 3.11.2 | old |", "| 2.8.0 | 3.12.1 | cpu | yes |")
+    page.write_text("\n".join(["before", matrix.BEGIN, *old, matrix.END, "after", ""]))
     monkeypatch.setattr(matrix, "PAGE", page)
     good = matrix.Result(
-        release="2.8.0", python="3.11.2", cells=["cpu", "yes", "all", "9 of 9; 9 of 9", "yes"]
+        release="2.8.0", python="3.11.2", cells=["cpu", "yes", "all", "9 of 9; 9 of 9", "yes", "stacks"]
     )
     bad = matrix.Result(
         release="2.9.1", python="3.11.2", cells=["cpu", "**no**"], differs=["it does not load"]
     )
-    matrix.write(matrix.table([good, bad]))
+    matrix.write([bad, good])
     text = page.read_text()
     assert text.startswith(f"before\n{matrix.BEGIN}\n| torch |")
     assert text.endswith(f"{matrix.END}\nafter\n")
-    assert "| 2.8.0 | 3.11.2 | cpu | yes | all | 9 of 9; 9 of 9 | yes |" in text
-    assert "| 2.9.1 | 3.11.2 | cpu | **no** |  |  |  |" in text
+    rows = [line for line in text.splitlines() if line.startswith("| 2.")]
+    assert rows == [
+        "| 2.8.0 | 3.11.2 | cpu | yes | all | 9 of 9; 9 of 9 | yes | stacks |",
+        "| 2.8.0 | 3.12.1 | cpu | yes |",
+        "| 2.9.1 | 3.11.2 | cpu | **no** |  |  |  |  |",
+        "| 2.15.0 | 3.11.2 | cpu | yes |",
+    ]
     assert "- torch 2.9.1: it does not load" in text
-    assert "old" not in text
 
 
 def test_the_page_in_the_docs_has_its_marks() -> None:

@@ -158,6 +158,7 @@ static const struct field FIELDS[] = {
   {360, 9, 4},          {364, 0, 4},     {384, 132, 4},      /* compute capability, multiprocessors */
   {596, 50 << 20, 4},   {604, 2048, 4},  {632, 65536, 4},    /* level 2; threads and registers of a multiprocessor */
   {624, 228 << 10, 8},  {672, 227 << 10, 8},                 /* shared memory of one; of a block that asks for more */
+  {688, 32, 4},                                              /* blocks of one */
 };
 static int properties(char* found, int device) {
   (void)device;
@@ -169,11 +170,17 @@ static int properties(char* found, int device) {
   }
   return SUCCESS;
 }
-/* By number: threads of a block, shared memory of one, warp, multiprocessors, threads of one, compute capability. */
+/* The same by the numbers of cudaDeviceAttr. */
+static const struct { int which, value; } ATTRIBUTES[] = {
+  {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535}, {8, 48 << 10}, {10, 32},
+  {12, 65536}, {16, 132}, {38, 50 << 20}, {39, 2048}, {75, 9}, {81, 228 << 10}, {82, 65536}, {97, 227 << 10}, {106, 32},
+};
 EXPORT int cudaDeviceGetAttribute(int* value, int which, int device) {
   (void)device;
-  *value = which == 1 ? 1024 : which == 8 ? 48 << 10 : which == 10 ? 32 : which == 16 ? 132 : which == 39 ? 2048 : 0;
-  if (which == 75) *value = 9;
+  *value = 0;
+  for (size_t at = 0; at < sizeof(ATTRIBUTES) / sizeof(*ATTRIBUTES); ++at) {
+    if (ATTRIBUTES[at].which == which) *value = ATTRIBUTES[at].value;
+  }
   return SUCCESS;
 }
 EXPORT int cudaStreamGetPriority(void* stream, int* priority) { (void)stream; *priority = 0; return SUCCESS; }
