@@ -19,7 +19,7 @@ WITH ended AS (
     WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank) AND seq IS NOT NULL
     GROUP BY attempt, rank, step
 ),
-given AS MATERIALIZED (
+given AS (
     SELECT i.attempt, i.rank, i.argument, i.shape, min(e.place) AS place
     FROM step_input AS i
     INNER JOIN ended AS e USING (attempt, rank, step)
@@ -46,5 +46,6 @@ first AS (
 )
 SELECT attempt, rank, argument, dimension, list(DISTINCT place ORDER BY place) AS places
 FROM first
+CROSS JOIN unstreamed
 GROUP BY attempt, rank, argument, dimension
 ORDER BY attempt, rank, argument, dimension;
