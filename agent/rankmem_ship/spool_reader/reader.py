@@ -38,9 +38,9 @@ from rankmem_ship.spool_reader.string_table import StringTable
 
 ALIVE_CHECK_S: Final = 0.25
 """Whether a writer lives is asked at most this often."""
-EXIT_WAIT_S: Final = 5.0
-"""From END to the exit code: the interpreter's end lies between. One that takes longer is recorded
-without."""
+EXIT_WAIT_S: Final = 30.0
+"""From END to the exit code, while the process lives: the interpreter's end lies between, seconds on a busy
+machine. One that takes longer is recorded without."""
 HOLES_MAX: Final = 65_536
 """Missing segments of a dead writer that are recorded one by one. With more, ``control`` is damaged as well,
 and those up to the next file are one hole: 2^32 rows of gap would take for ever."""
