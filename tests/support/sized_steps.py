@@ -25,13 +25,20 @@ SECOND_NS: Final = 1_000_000_000
 
 
 def sized_steps(
-    batches: Sequence[int], *, device: str = "cpu", rank: int = 0, odd: Sequence[int] = (), **more: Any
+    batches: Sequence[int],
+    *,
+    device: str = "cpu",
+    rank: int = 0,
+    odd: Sequence[int] = (),
+    scratch: str = "",
+    **more: Any,
 ) -> RankLog:
     """The log of a training, one step for each of the batches; the last one's input is kept to the next
     step's end.
 
     Args:
         odd: places of steps that make a cast of each activation, as with autocast.
+        scratch: the operator that makes the optimizer's, as large as a weight, for one layer after the other.
         more: fields of RankLog.
     """
     log = RankLog(rank=rank, ended=(len(batches) + 1) * SECOND_NS, **more)
@@ -41,7 +48,7 @@ def sized_steps(
             f"w{layer}", WEIGHT_BYTES, at=1, operator="aten::empty", category="parameter", phase="other", **of
         )
     for step, batch in enumerate(batches):
-        _step(log, step, batch, (step + 1) * SECOND_NS, of, casts=step in odd)
+        _step(log, step, batch, (step + 1) * SECOND_NS, of, casts=step in odd, scratch=scratch)
     return log
 
 
@@ -55,7 +62,9 @@ def peak_bytes(batch: int) -> int:
     return max(forward, scores, gradients)
 
 
-def _step(log: RankLog, step: int, batch: int, at: int, of: dict[str, Any], *, casts: bool) -> None:
+def _step(
+    log: RankLog, step: int, batch: int, at: int, of: dict[str, Any], *, casts: bool, scratch: str
+) -> None:
     def made(
         name: str, size: int, operator: str, category: str, phase: str, module: str | None = None
     ) -> None:
@@ -99,6 +108,9 @@ def _step(log: RankLog, step: int, batch: int, at: int, of: dict[str, Any], *, c
                 made(f"{moment}{layer}", WEIGHT_BYTES, "aten::zeros_like", "optimizer_state", "optimizer")
     for layer in range(LAYERS):
         freed(f"g{layer}")
+        if scratch:
+            made(f"t{layer}", WEIGHT_BYTES, scratch, "temporary", "optimizer")
+            freed(f"t{layer}")
     freed("x")
     log.step_ends(step, at=at + 1)
 

@@ -26,7 +26,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import RankmemError
-from sized_steps import HIDDEN_BYTES, given_inputs, peak_bytes, sized_steps
+from sized_steps import HIDDEN_BYTES, LAYERS, WEIGHT_BYTES, given_inputs, peak_bytes, sized_steps
 
 pytestmark = pytest.mark.slow
 
@@ -172,6 +172,21 @@ def test_as_on_a_cuda_device_blocks_are_rounded_and_come_in_segments(stored: Sto
     assert any("bf16" in note for note in answer.notes)
     with pytest.raises(RankmemError, match="of tpu is not modelled"):
         stored(sized_steps([2, 2])).fit(as_device="tpu")
+
+
+@pytest.mark.parametrize(
+    ("scratch", "foreach_bytes"), [("aten::sqrt", LAYERS * WEIGHT_BYTES), ("aten::_foreach_sqrt", 0), ("", 0)]
+)
+def test_an_optimizer_that_would_take_all_tensors_at_once_on_cuda_is_said(
+    stored: Store, scratch: str, foreach_bytes: int
+) -> None:
+    queries = stored(sized_steps([2, 2, 4, 4], scratch=scratch))
+    answer = queries.fit(batch=[16], recorded=[2, 4], as_device="cuda")
+    assert answer.figures["foreach_bytes"] == foreach_bytes
+    assert any("foreach=True" in note for note in answer.notes) == bool(foreach_bytes)
+    here = queries.fit(batch=[16], recorded=[2, 4])
+    assert here.figures["foreach_bytes"] is None
+    assert not any("foreach" in note for note in here.notes)
 
 
 def test_steps_that_did_not_run_the_same_program_are_refused(stored: Store) -> None:

@@ -25,7 +25,7 @@ from rankmem_aggregator.insights.laws import Law
 from rankmem_aggregator.insights.reading import CannotTell, read_trace
 from rankmem_aggregator.insights.replays import check
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import Place, place_of
+from rankmem_aggregator.insights.windows import Place, bytes_stepped_alone, place_of
 from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
@@ -185,4 +185,5 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         "usable_bytes": device.usable_bytes,
         "not_replayed": device.not_replayed,
         "has_workspaces": device.workspaces,
+        "foreach_bytes": bytes_stepped_alone(model.window) if device.workspaces else None,
     }

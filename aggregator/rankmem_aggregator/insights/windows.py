@@ -245,6 +245,19 @@ def has_backward(window: Window) -> bool:
     return "backward" in window.phase
 
 
+def bytes_stepped_alone(window: Window) -> int:
+    """The parameters' bytes if the optimizer goes from tensor to tensor, as PyTorch's do on a CPU; else 0.
+
+    On CUDA they take all tensors at once unless told otherwise (``foreach``), and Adam's scratch has then as
+    many bytes as the parameters. An optimizer without scratch has none either way. Source: torch.optim, 2.0.
+    """
+    made = zip(window.operator[window.num_older :], window.phase[window.num_older :], strict=True)
+    scratch = [operator or "" for operator, phase in made if phase == "optimizer"]
+    if not scratch or any(name.startswith(("aten::_foreach", "aten::_fused")) for name in scratch):
+        return 0
+    return int(window.bytes[np.array([each == "parameter" for each in window.category], bool)].sum())
+
+
 def is_lasting(category: Sequence[str]) -> Array:
     """Which of the blocks are parameters, gradients or optimizer state."""
     return np.array([each in LASTING for each in category], bool)
