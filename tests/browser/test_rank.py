@@ -206,7 +206,9 @@ def test_a_drag_in_the_strip_below_chooses_the_range(page: OpenPage) -> None:
     page.tab.mouse.move(strip["x"] + 600, y, steps=4)
     page.tab.mouse.up()
     page.settle()
-    limits = page.tab.evaluate("import('./session.js').then(m => m.limits())")
+    # By the page's own address of its modules: by another it would be another module.
+    of_page = "document.querySelector('script[src$=\"main.js\"]').src.replace('main.js', 'session.js')"
+    limits = page.tab.evaluate(f"import({of_page}).then(m => m.limits())")
     whole = limits[1] - limits[0]
     width = strip["width"] - 72
     begin, end = int(page.state("from") or 0), int(page.state("to") or 0)

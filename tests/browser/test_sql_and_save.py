@@ -13,7 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 from playwright.sync_api import Browser
 
-from page_browser import OpenPage, opened_page
+from page_browser import WAIT_S, OpenPage, opened_page
 from page_job import store_job
 from page_server import PageClient, served_page
 
@@ -45,7 +45,7 @@ def write(page: OpenPage, statement: str) -> None:
 
 def saved(page: OpenPage, panel: str, kind: str, folder: Path) -> Path:
     page.tab.click(f"#{panel} .tools button:text-is('save')")
-    with page.tab.expect_download() as download:
+    with page.tab.expect_download(timeout=WAIT_S * 1000) as download:
         page.tab.click(f"dialog button:text-is('{kind}')")
     out = folder / download.value.suggested_filename
     download.value.save_as(out)
