@@ -27,6 +27,8 @@ from rankmem_protos.summary_tables import LEVEL_WIDTHS_S
 from rankmem_protos.tables import TABLES
 from repetitions import examples
 
+pytestmark = pytest.mark.slow
+
 SESSION: Final = "0LEVELS00001"
 SECOND_NS: Final = 1_000_000_000
 BASE_NS: Final = 1_700_000_000 * SECOND_NS
