@@ -101,7 +101,7 @@ def _fit(place: Place) -> Iterator[Found]:
     )
     with small.queries() as one, next_one.queries() as two, real.queries() as largest:
         predicted = one.fit(batch=[16], recorded=sizes[:2], others=[two])
-        found = one.fit(batch=[16], recorded=[2, 16], others=[largest])
+        found = largest.fit(batch=[16], recorded=[16])
         yield figure("fit says", predicted.sentence)
         yield from judge_fit("x4", predicted, found, 16, FIT_MAX)
 

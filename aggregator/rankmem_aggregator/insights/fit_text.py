@@ -85,9 +85,9 @@ def error(below: float, above: float, num_sizes: int) -> str:
 
 AS_CUDA: Final = (
     "as on a CUDA device: the CPU's blocks through the model of its allocator, with a cuBLAS workspace of "
-    "8.13 MiB for each thread (Hopper takes 32 MiB). Shown for two models in fp32, within 0.5 %; not for "
-    "bf16, cuDNN, flash attention and compiled code, which allocate otherwise on a GPU. The CUDA context and "
-    "NCCL are not in it"
+    "8.13 MiB for each thread (Hopper takes 32 MiB), which the live bytes leave out. Shown for two models in "
+    "fp32, reserved bytes within 0.5 %; not for bf16, cuDNN, flash attention and compiled code, which "
+    "allocate otherwise on a GPU. The CUDA context and NCCL are not in it"
 )
 MEASURED_TIMES: Final = 16
 """Of the largest recorded size: the furthest that was held against real steps."""
