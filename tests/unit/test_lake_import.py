@@ -23,11 +23,14 @@ from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.layout import TABLES, file_schema
 from rankmem_aggregator.lake.parquet import write_rows
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 from two_sessions import NEW, OLD, two_sessions
 
 pytestmark = pytest.mark.slow
 
 PART_ROWS = 60
+COMMITS = 7
+"""Of an import of the two sessions that goes on behind its 14th."""
 
 
 class Killed(BaseException):
@@ -246,6 +249,21 @@ def test_a_session_that_grows_while_its_import_was_killed_is_written_whole(
     assert active == {
         file.path for file in catalog_of(lake).of_table("memory_event") if file.session_id == NEW
     }
+
+
+@pytest.mark.parametrize("number", long_but(range(COMMITS), COMMITS - 1))
+def test_an_import_of_the_grown_session_that_is_killed_as_well_goes_on(
+    number: int, database: Path, lake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in (14, number):
+        lift = killed_at(monkeypatch, at, before=True)
+        with pytest.raises(Killed):
+            import_database(database, lake)
+        lift()
+        if at == 14:
+            grow(database)
+    import_database(database, lake)
+    assert events_of(f"lake:{lake}", NEW) == events_of(database, NEW)
 
 
 def test_a_commit_that_another_process_made_first_is_refused(database: Path, lake: str) -> None:

@@ -44,6 +44,16 @@ class ActiveFile:
     """session_id, segment, hosts."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What one version of a Delta table's log says to a writer: files and sequence belong together."""
+
+    files: tuple[ActiveFile, ...]
+    """Of one session, or of all."""
+    last_sequence: int
+    """Committed under the writer's name; 0 for none."""
+
+
 class DeltaLog:
     """A table's log; made with its first commit.
 
@@ -59,25 +69,16 @@ class DeltaLog:
 
     def last_sequence(self, app: str) -> int:
         """The last sequence committed under a name; 0 for none."""
-        opened = self._open()
-        return 0 if opened is None else int(opened.transaction_version(app) or 0)
+        return _sequence_in(self._open(), app)
 
     def active(self, session_id: str | None = None) -> list[ActiveFile]:
         """The files of the newest version, of one session or of all."""
+        return self._files_in(self._open(), session_id)
+
+    def state(self, session_id: str, app: str) -> LogState:
+        """The files of a session and the last sequence of a name, both of the version that is newest now."""
         opened = self._open()
-        if opened is None:
-            return []
-        rows = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
-        found = [
-            ActiveFile(
-                path=f"{self._table.name}/{row['path']}",
-                size_bytes=row["size_bytes"],
-                num_rows=row["num_records"],
-                partition=tuple(row[f"partition.{name}"] for name in PARTITION),
-            )
-            for row in rows
-        ]
-        return [file for file in found if session_id in (None, file.partition[0])]
+        return LogState(tuple(self._files_in(opened, session_id)), _sequence_in(opened, app))
 
     def commit(
         self, added: Sequence[DataFile], removed: Sequence[ActiveFile], *, app: str = "", sequence: int = 0
@@ -119,7 +120,7 @@ class DeltaLog:
 
         def attempt() -> None:
             opened = self._made()
-            if app and int(opened.transaction_version(app) or 0) >= sequence:
+            if app and _sequence_in(opened, app) >= sequence:
                 raise made_elsewhere(self._place)
             transactions = [Transaction(app, sequence)] if app else None
             opened.create_write_transaction(
@@ -145,6 +146,21 @@ class DeltaLog:
             opened.alter.set_table_properties(settings)
         opened.cleanup_metadata()
 
+    def _files_in(self, opened: Any, session_id: str | None) -> list[ActiveFile]:
+        if opened is None:
+            return []
+        rows = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+        found = [
+            ActiveFile(
+                path=f"{self._table.name}/{row['path']}",
+                size_bytes=row["size_bytes"],
+                num_rows=row["num_records"],
+                partition=tuple(row[f"partition.{name}"] for name in PARTITION),
+            )
+            for row in rows
+        ]
+        return [file for file in found if session_id in (None, file.partition[0])]
+
     def _open(self) -> Any:
         from deltalake.exceptions import TableNotFoundError
 
@@ -168,6 +184,10 @@ class DeltaLog:
             )
         add_columns(opened, delta_schema(self._table))
         return opened
+
+
+def _sequence_in(opened: Any, app: str) -> int:
+    return 0 if opened is None else int(opened.transaction_version(app) or 0)
 
 
 def exchange_in_logs(files: LakeFiles, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:

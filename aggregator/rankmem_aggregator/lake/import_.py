@@ -12,7 +12,7 @@ An aggregator of the lake may receive the same session meanwhile: see ``import_c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -170,13 +170,16 @@ class _Importer:
             return "already there"
         app = f"{self._writer}/{session_id}"
         logs = {name: DeltaLog(self._files, table) for name, table in TABLES.items()}
-        active = {name: self._of_this(log.active(session_id)) for name, log in logs.items()}
+        # First what counts, then what is in the logs: whatever another import of this database commits from
+        # here on, this one's own commits are refused.
         progress = open_progress(self._files)
         sequence = 1 + int(0 if progress is None else progress.transaction_version(app) or 0)
-        last = {name: log.last_sequence(app) for name, log in logs.items()}
-        unfinished = [name for name, number in last.items() if number >= sequence]
-        if not all(_is_of(state, file) for name in unfinished for file in active[name]):
-            sequence = 1 + max(last.values())  # one of another state that was not finished
+        states = {name: log.state(session_id, app) for name, log in logs.items()}
+        active = {name: self._of_this(found.files) for name, found in states.items()}
+        last = {name: found.last_sequence for name, found in states.items()}
+        if (latest := max(last.values())) >= sequence:  # not finished: gone on with where it is of this state
+            latest_files = [file for name in logs if last[name] == latest for file in active[name]]
+            sequence = latest if all(_is_of(state, file) for file in latest_files) else latest + 1
         found: list[DataFile] = []
         to_write = parts()
         by = Authorship(writer=self._writer, sequence=sequence, state=state)
@@ -197,7 +200,7 @@ class _Importer:
             )
         return "replaced" if present else "written"
 
-    def _of_this(self, active: list[ActiveFile]) -> list[ActiveFile]:
+    def _of_this(self, active: Iterable[ActiveFile]) -> list[ActiveFile]:
         """Of files that belong to no session those of this database alone."""
         mark = digest(self._writer)
         return [file for file in active if f"-{mark}-" in file.path]
