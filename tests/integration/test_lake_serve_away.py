@@ -106,8 +106,8 @@ def test_the_first_question_fails_and_names_a_store_that_hangs(
     tmp_path: Path, logs: list[Log], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freshness, "WAIT_S", 0.2)
+    store.hang()
     with serving(tmp_path / "lake") as aggregator, connect(aggregator.address) as queries:
-        store.hang()
         with pytest.raises(RankmemError, match=f"{tmp_path / 'lake'} has not answered for") as failed:
             queries.sessions()
         assert failed.value.code is Code.UNAVAILABLE

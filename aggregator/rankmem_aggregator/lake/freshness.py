@@ -64,6 +64,27 @@ class Freshness:
         with self._lock:
             self._answered_s = time.monotonic()
 
+    def begin(self, *, is_due: bool) -> Future[None] | None:
+        """Has the act run, if it does not, and does not wait.
+
+        Args:
+            is_due: as of :meth:`look`.
+
+        Returns:
+            The run that is under way; None where none is needed.
+        """
+        with self._lock:
+            if self._done is None:
+                if not is_due and time.monotonic() - self._ended_s < FRESH_S:
+                    return None
+                self._done, self._answered_s = Future(), None
+                self._begun_s, self._begun_at = time.monotonic(), time.time()
+                run = threading.Thread(
+                    target=self._run, args=[self._done], name="rankmem-lake-refresh", daemon=True
+                )
+                run.start()
+            return self._done
+
     def look(self, *, is_due: bool) -> None:
         """Has the act run, and waits for it, see :data:`WAIT_S`.
 
@@ -73,17 +94,8 @@ class Freshness:
         Raises:
             Exception: what the act raised, but for RankmemError, of which :attr:`word` tells.
         """
-        with self._lock:
-            if self._done is None:
-                if not is_due and time.monotonic() - self._ended_s < FRESH_S:
-                    return
-                self._done, self._answered_s = Future(), None
-                self._begun_s, self._begun_at = time.monotonic(), time.time()
-                run = threading.Thread(
-                    target=self._run, args=[self._done], name="rankmem-lake-refresh", daemon=True
-                )
-                run.start()
-            done = self._done
+        if (done := self.begin(is_due=is_due)) is None:
+            return
         while True:
             try:
                 done.result(_LOOK_S)

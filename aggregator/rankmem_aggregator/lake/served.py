@@ -1,7 +1,7 @@
 """A lake as an aggregator serves it: what is stored, by whomever, and what it has received itself.
 
 Stage: query, in the aggregator. In: the lake's files that count, and the batches of the tail; out: cursors of
-an instance of DuckDB in which every table is both. It is made once. When files have changed, and only if
+an instance of DuckDB in which every table is both. It is made once, at the start. When files have changed and
 somebody asks, the lists of those tables change, in one transaction with the received rows: statements under
 way go on in the state in which they began, and no view is made again.
 """
@@ -248,13 +248,14 @@ class LakeStore:
         self._closed = False
 
     def follow(self, tail: Callable[[], Tail], refresh: Callable[[], None]) -> None:
-        """Answers from this tail from now on.
+        """Answers from this tail from now on; what it shows is made in the background, before anybody asks.
 
         Args:
             tail: what there is now.
             refresh: looks what others have stored; raises RankmemError while the lake cannot be read.
         """
         self._tail, self._refresh = tail, refresh
+        self._freshness.begin(is_due=True)
 
     @property
     def stale(self) -> str:
