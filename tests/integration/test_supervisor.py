@@ -21,6 +21,7 @@ import pytest
 
 from ingest_client import IngestClient
 from main_job import RANKMEM, environment
+from own_memory import highest_bytes
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sandbox import running_statements
@@ -184,10 +185,8 @@ def test_a_greedy_statement_fails_and_the_memory_is_bounded(kept: Supervisor, wh
 def watch(kept: Supervisor, highest: list[int], over: threading.Event) -> None:
     """The highest resident memory of the process, as the kernel keeps it."""
     while not over.wait(0.02):
-        with contextlib.suppress(OSError, TypeError):
-            text = Path(f"/proc/{kept.pid}/status").read_text()
-            found = re.search(r"VmHWM:\s+(\d+) kB", text)
-            highest[0] = max(highest[0], int(found[1]) * 1024) if found else highest[0]
+        with contextlib.suppress(OSError):
+            highest[0] = max(highest[0], highest_bytes(kept.pid))
 
 
 def test_the_statement_that_was_alone_at_a_death_is_refused_and_told_why(kept: Supervisor) -> None:

@@ -1,4 +1,4 @@
-"""How much memory this process ever had."""
+"""How much memory this process, or another, ever had."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 _HIGHEST = "VmHWM:"
 
 
-def highest_bytes() -> int:
-    """The most that this process itself was resident with, in bytes (Linux).
+def highest_bytes(pid: int | str = "self") -> int:
+    """The most that a process itself was resident with, in bytes (Linux); 0 for one that has just ended.
 
     Not ``ru_maxrss``: that of a child begins with what its parent held when it forked.
+
+    Raises:
+        OSError: there is no such process.
     """
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    found = next(line for line in lines if line.startswith(_HIGHEST))
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    found = next((line for line in lines if line.startswith(_HIGHEST)), f"{_HIGHEST} 0 kB")
     return int(found.removeprefix(_HIGHEST).split()[0]) << 10
