@@ -207,9 +207,15 @@ class RankLog:
         }
 
 
-def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
-    """A database with rankmem's tables and views and no rows; one in a file is a copy of the first such."""
-    if path == ":memory:" or Path(path).exists():
+def empty_database(path: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A database with rankmem's tables and views and no rows: a copy of the first such of this process.
+
+    Without a path it lies in a folder that goes with the process: the views would take a second of CPU time
+    to be made in memory.
+    """
+    if path is None:
+        path = f"{tempfile.mkdtemp(dir=_folder().name)}/memory.duckdb"
+    if Path(path).exists():
         return _made(path)
     Path(path).write_bytes(_empty_file())
     connection = duckdb.connect(path)
@@ -226,8 +232,13 @@ def _made(path: str) -> duckdb.DuckDBPyConnection:
 
 
 @cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+@cache
 def _empty_file() -> bytes:
-    """Made once a process: the views take most of a second to install."""
+    """Made once a process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "empty.duckdb"
         with _made(str(path)):
