@@ -6,6 +6,10 @@ BIN := .venv/bin
 # Files in parallel, each whole in one process, in testpaths' order. A process that dies ends the run: xdist waits
 # for ever once it has started another.
 PYTEST_PARALLEL ?= -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0
+# pytest keeps what it makes of a test's asserts, and the many processes of the tests what they compile of ours.
+unexport PYTHONDONTWRITEBYTECODE
+# Files that test-fast leaves out: not even collected, which would take as long as a third of its tests.
+SLOW = $(shell grep -l '^pytestmark = pytest.mark.slow$$' tests/unit/test_*.py)
 PROTOS := protos/rankmem_protos/collector.proto protos/rankmem_protos/query.proto
 MESSAGES := protos/rankmem_protos/step_stats.proto
 
@@ -46,7 +50,7 @@ test-long: env ## all tests, also those that take long, random ones in full, and
 
 # For the inner loop: no process, server or torch, random tests with 10 examples.
 test-fast: env ## the unit tests but for the slow files: two minutes on two idle cores
-	$(BIN)/python -m pytest tests/unit -m "not long and not slow" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/unit $(SLOW:%=--ignore=%) -m "not long and not slow" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 taps: env ## taps for the releases of torch, for make dist to put into the wheel (long, as make matrix)
 	PYTHONPATH=tests/support $(BIN)/python tests/tools/matrix.py --keep-taps $(TORCH_RELEASES)

@@ -16,8 +16,7 @@ from rankmem_agent.preload import drain
 from rankmem_agent.spool import folder, launches, life, places
 from rankmem_agent.spool.layout import Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_ship.spool_reader.reader import SpoolReader
-from spool_synthetic import SyntheticSpool
+from spool_synthetic import SyntheticSpool, reader_of
 
 ELSEWHERE = "4194305-1"
 """A process that this PID namespace cannot have: its number is above the highest."""
@@ -48,12 +47,12 @@ def _start(tmp_path: Path, then: str) -> subprocess.Popen[str]:
 
 def test_a_writer_whose_process_is_not_to_be_seen_lives_while_it_holds_its_lock(tmp_path: Path) -> None:
     writer = _writer(tmp_path / "s")
-    reader = SpoolReader(tmp_path / "s")
+    reader = reader_of(tmp_path / "s")
     assert not reader.writer_is_gone()
     assert not reader.is_finished()
     writer.record(Kind.EVENT)
     writer.abandon()
-    reader = SpoolReader(tmp_path / "s")
+    reader = reader_of(tmp_path / "s")
     assert reader.writer_is_gone()
 
 
@@ -61,8 +60,8 @@ def test_a_spool_without_a_lock_is_asked_for_by_its_process(tmp_path: Path) -> N
     dead = SyntheticSpool(path=tmp_path / "dead")
     lives = SyntheticSpool(path=tmp_path / "lives", alive=True)
     assert life.is_held(dead.path) is life.is_held(lives.path) is None
-    assert SpoolReader(dead.path).writer_is_gone()
-    assert not SpoolReader(lives.path).writer_is_gone()
+    assert reader_of(dead.path).writer_is_gone()
+    assert not reader_of(lives.path).writer_is_gone()
 
 
 def test_a_copy_of_a_spool_has_no_lock(tmp_path: Path) -> None:
@@ -145,9 +144,9 @@ def test_a_process_that_goes_on_as_another_program_lets_go_and_is_waited_for(tmp
     facts = SyntheticSpool(path=tmp_path / "facts")
     meta = (facts.path / "meta.json").read_text().replace(facts.spool_id, f"s-0-0-{process.pid}-{ticks}")
     (tmp_path / "s" / "meta.json").write_text(meta)
-    assert not SpoolReader(tmp_path / "s").writer_is_gone(), "how it ends is told later"
+    assert not reader_of(tmp_path / "s").writer_is_gone(), "how it ends is told later"
     process.communicate()
-    assert SpoolReader(tmp_path / "s").writer_is_gone()
+    assert reader_of(tmp_path / "s").writer_is_gone()
 
 
 def test_the_last_rank_of_a_host_is_told_by_locks(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ from rankmem_agent.spool.layout import (
     Phase,
 )
 from rankmem_ship.pairing.pairing import Pairing
-from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
-from spool_synthetic import SyntheticSpool, clock_record, make_records
+from rankmem_ship.spool_reader.reader import Chunk
+from spool_synthetic import SyntheticSpool, clock_record, make_records, reader_of
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class Story:
 
     def told(self, cuts: Iterable[int] = (), *, final: bool = True) -> dict[str, Told]:
         """The blocks by name, with batches that end before the records of these numbers."""
-        reader = SpoolReader(self.spool.path)
+        reader = reader_of(self.spool.path)
         chunk = reader.read(1 << 20)
         assert isinstance(chunk, Chunk)
         pairing = Pairing(reader.meta, reader.strings)

@@ -14,12 +14,15 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import duckdb
 import pyarrow as pa
 
+from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sql import install_views
-from rankmem_aggregator.store import schema
+from rankmem_aggregator.store import instance, schema
+from rankmem_aggregator.store.store import Store, open_store
 from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES
 
@@ -207,9 +210,15 @@ class RankLog:
         }
 
 
-def empty_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
-    """A database with rankmem's tables and views and no rows; one in a file is a copy of the first such."""
-    if path == ":memory:" or Path(path).exists():
+def empty_database(path: str | None = None) -> duckdb.DuckDBPyConnection:
+    """A database with rankmem's tables and views and no rows: a copy of the first such of this process.
+
+    Without a path it lies in a folder that goes with the process: the views would take a second of CPU time
+    to be made in memory.
+    """
+    if path is None:
+        path = f"{tempfile.mkdtemp(dir=_folder().name)}/memory.duckdb"
+    if Path(path).exists():
         return _made(path)
     Path(path).write_bytes(_empty_file())
     connection = duckdb.connect(path)
@@ -226,13 +235,32 @@ def _made(path: str) -> duckdb.DuckDBPyConnection:
 
 
 @cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+@cache
 def _empty_file() -> bytes:
-    """Made once a process: the views take most of a second to install."""
+    """Made once a process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "empty.duckdb"
         with _made(str(path)):
             pass
         return path.read_bytes()
+
+
+def empty_store(config: AggregatorConfig) -> Store:
+    """An open store in a new file, a copy of the first such of this process; its views are not made again."""
+    config.database_path.write_bytes(_closed_store())
+    with mock.patch.object(instance, "_install_views"):
+        return open_store(config)
+
+
+@cache
+def _closed_store() -> bytes:
+    path = Path(_folder().name, "store.duckdb")
+    open_store(AggregatorConfig(database_path=path)).close()
+    return path.read_bytes()
 
 
 def clear(connection: duckdb.DuckDBPyConnection) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from rankmem_agent.spool.layout import Kind
 from rankmem_ship.pairing.pairing import Pairing
-from rankmem_ship.spool_reader.reader import SpoolReader
-from spool_synthetic import SyntheticSpool, clock_record, make_records
+from spool_synthetic import SyntheticSpool, clock_record, make_records, reader_of
 
 
 class Log:
@@ -23,7 +22,7 @@ class Log:
         self.spool.append(make_records(1, kind=kind, time_ns=time_ns, **fields))
 
     def rows(self, *, final: bool = True) -> dict[str, list[dict[str, Any]]]:
-        reader = SpoolReader(self.spool.path)
+        reader = reader_of(self.spool.path)
         pairing = Pairing(reader.meta, reader.strings)
         while (part := reader.read(1000)) is not None:
             pairing.feed(part)

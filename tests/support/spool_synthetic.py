@@ -12,6 +12,7 @@ import json
 import os
 import struct
 import time
+import weakref
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, Entry, Kind, State
+from rankmem_ship.spool_reader.reader import SpoolReader
 from rankmem_ship.spool_reader.segments import CONTROL_DTYPE, RECORD_DTYPE, SEGMENT_HEADER_DTYPE
 
 Array = npt.NDArray[Any]
@@ -237,3 +239,10 @@ def _fill_events(records: Array, call: Array, live_calls: int, rng: np.random.Ge
     records["b"][:, 1], records["b"][:, 2], records["b"][:, 4] = sizes[:, 0], sizes[:, 1], sizes[:, 2]
     freed = np.maximum(call - live_calls, 0)
     records["a"][:, 7] = slots[freed]
+
+
+def reader_of(path: Path) -> SpoolReader:
+    """A reader of a spool; its file of strings is closed when a test lets go of it without closing it."""
+    reader = SpoolReader(path)
+    weakref.finalize(reader, reader.strings.close)
+    return reader

@@ -21,6 +21,7 @@ import numpy as np
 from rankmem_agent.spool.layout import CONTROL_FIELDS, Action, Kind
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE
+from spool_synthetic import reader_of
 from torch_forks import run_forked
 
 BUDGET_BYTES = 64 << 20
@@ -133,7 +134,7 @@ def read_spool(spool: Path, done: subprocess.CompletedProcess[str]) -> Recording
         "rank": {}, "host": {}, "clock": {"monotonic_ns": 0, "realtime_ns": 0},
     }  # fmt: skip
     (spool / "meta.json").write_text(json.dumps(meta))
-    reader = SpoolReader(spool)
+    reader = reader_of(spool)
     chunks, numbers, gaps = [np.zeros(0, RECORD_DTYPE)], [np.zeros(0, np.int64)], []
     while (part := reader.read(1 << 20)) is not None:
         if isinstance(part, Chunk):

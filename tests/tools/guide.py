@@ -113,7 +113,7 @@ def _one_step(log: RankLog, step: int, now: int, place: dict[str, Any]) -> int:
     return now + 11 * MS
 
 
-def guide_database(path: str = ":memory:") -> duckdb.DuckDBPyConnection:
+def guide_database(path: str | None = None) -> duckdb.DuckDBPyConnection:
     """The job, stored."""
     connection = empty_database(path)
     logs = [a_rank(rank) for rank in range(4)]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from category_story import Story, Told, take
 from rankmem_agent.spool.layout import Action, Category, DeviceType, Phase
 from rankmem_ship.pairing.pairing import Pairing
-from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
+from rankmem_ship.spool_reader.reader import Chunk
 from repetitions import examples
+from spool_synthetic import reader_of
 
 pytestmark = pytest.mark.slow
 
@@ -622,7 +623,7 @@ def test_another_database_is_told_what_is_known_of_a_block(story: Story) -> None
     cut = story.tag(Category.GRADIENT, "gradient") + 1
     with story.call(FORWARD, nodes=1):
         story.alloc("later")
-    reader = SpoolReader(story.spool.path)
+    reader = reader_of(story.spool.path)
     chunk = reader.read(1000)
     assert isinstance(chunk, Chunk)
     pairing = Pairing(reader.meta, reader.strings)
@@ -641,7 +642,7 @@ def test_what_is_known_ends_with_the_block(story: Story) -> None:
         story.alloc("gone")
         story.alloc("stays")
     story.free("gone")
-    reader = SpoolReader(story.spool.path)
+    reader = reader_of(story.spool.path)
     chunk = reader.read(1000)
     assert isinstance(chunk, Chunk)
     pairing = Pairing(reader.meta, reader.strings)
@@ -701,7 +702,7 @@ def test_a_state_from_a_checkpoint_goes_on_with_the_same_categories(story: Story
     with story.call(BACKWARD, node=1):
         story.alloc("gradient")
     cut = story.tag(Category.GRADIENT, "gradient")
-    reader = SpoolReader(story.spool.path)
+    reader = reader_of(story.spool.path)
     chunk = reader.read(1000)
     assert isinstance(chunk, Chunk)
     first = Pairing(reader.meta, reader.strings)

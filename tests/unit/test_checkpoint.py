@@ -18,14 +18,14 @@ from rankmem_ship.checkpoint import (
 )
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.pairing.state import PairingState
-from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
-from spool_synthetic import SyntheticSpool, training_records
+from rankmem_ship.spool_reader.reader import Chunk
+from spool_synthetic import SyntheticSpool, reader_of, training_records
 
 
 def some_state(tmp_path: Path) -> PairingState:
     spool = SyntheticSpool(path=tmp_path / "s")
     spool.append(training_records(spool, 300, live_calls=50)[:-3])
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     pairing = Pairing(reader.meta, reader.strings)
     chunk = reader.read(10_000)
     assert isinstance(chunk, Chunk)

@@ -11,9 +11,9 @@ import pytest
 
 from rankmem_agent.spool.layout import NO_SEQUENCE, Action, Kind, segment_name
 from rankmem_ship.pairing.pairing import Pairing, table_of
-from rankmem_ship.spool_reader.reader import Chunk, SpoolReader
+from rankmem_ship.spool_reader.reader import Chunk
 from rankmem_ship.spool_reader.segments import Array, named
-from spool_synthetic import SyntheticSpool, training_records
+from spool_synthetic import SyntheticSpool, reader_of, training_records
 
 TABLES = ("memory_event", "allocation_record", "operator_call", "step_bucket")
 
@@ -36,7 +36,7 @@ def with_evidence(records: Array) -> Array:
 
 def paired(spool: SyntheticSpool) -> dict[str, pa.Table]:
     """The rows but for positions in the log and times: the two are not made at once."""
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     pairing = Pairing(reader.meta, reader.strings)
     while (part := reader.read(1 << 20)) is not None:
         assert isinstance(part, Chunk)
@@ -80,7 +80,7 @@ def test_a_log_of_an_older_version_is_read_as_before(tmp_path: Path, version: in
             file.write(version.to_bytes(4, "little"))
     meta = spool.path / "meta.json"
     meta.write_text(json.dumps(json.loads(meta.read_text()) | {"version": version}))
-    part = SpoolReader(spool.path).read(1 << 20)
+    part = reader_of(spool.path).read(1 << 20)
     assert isinstance(part, Chunk)
     read = part.records[: len(records)].copy()  # END follows
     read["mark"] = 0

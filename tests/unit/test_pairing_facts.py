@@ -13,8 +13,8 @@ from rankmem_protos.bounds import TEXT_VALUE_BYTES_MAX
 from rankmem_ship.pairing.columns import TEXT_BYTES_MAX, rows_of
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.pairing.stacks import stack_hash
-from rankmem_ship.spool_reader.reader import SpoolReader
 from spool_log import Log
+from spool_synthetic import reader_of
 
 CUDA = {"device_type": int(DeviceType.CUDA), "device_index": 1}
 
@@ -213,7 +213,7 @@ def test_a_parameter_has_the_stack_of_the_block_it_lies_in_and_only_its_last_tel
 def test_another_database_is_told_the_model_anew_and_this_one_only_once(log: Log) -> None:
     log.add(Kind.MODULE, a=log.spool.string("encoder.0"), e=log.spool.string("Linear"))
     log.add(Kind.WEIGHT, a=0x100, b=32, e=log.spool.string(json.dumps({"name": "encoder.0.weight"})))
-    reader = SpoolReader(log.spool.path)
+    reader = reader_of(log.spool.path)
     pairing = Pairing(reader.meta, reader.strings)
     part = reader.read(1000)
     assert part is not None

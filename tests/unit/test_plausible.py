@@ -8,8 +8,8 @@ import pytest
 
 from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
 from rankmem_ship.spool_reader.plausible import implausible
-from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
-from spool_synthetic import SyntheticSpool, make_records, training_records
+from rankmem_ship.spool_reader.reader import Chunk, Gap
+from spool_synthetic import SyntheticSpool, make_records, reader_of, training_records
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_record_that_cannot_be_is_a_corrupt_hole_between_what_can(
         records[name][50:52] = value
     spool.append(records)
     spool.end()
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     parts = [reader.read(1000) for _ in range(3)]
     assert isinstance(parts[1], Gap)
     assert (parts[1].sequence_first, parts[1].sequence_last, parts[1].why) == (50, 51, "corrupt")

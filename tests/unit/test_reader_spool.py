@@ -25,7 +25,7 @@ from rankmem_protos.bounds import SEQUENCE_MAX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE, marks_of
-from spool_synthetic import SyntheticSpool, clock_record, make_records
+from spool_synthetic import SyntheticSpool, clock_record, make_records, reader_of
 
 
 def everything(reader: SpoolReader, max_records: int = 1 << 20) -> list[Chunk | Gap]:
@@ -57,7 +57,7 @@ def test_records_of_the_python_writer_come_back_with_their_strings(tmp_path: Pat
         Kind.EVENT, action=Action.ALLOC, address=0x1000, size_bytes=64, call_id=3, thread=2, stack_id=operator
     )
     writer.close()
-    reader = SpoolReader(tmp_path / "s")
+    reader = reader_of(tmp_path / "s")
     (chunk,) = everything(reader)
     assert isinstance(chunk, Chunk)
     assert list(chunk.records["kind"]) == [Kind.CLOCK, Kind.EVENT, Kind.END]
@@ -71,7 +71,7 @@ def test_records_of_the_python_writer_come_back_with_their_strings(tmp_path: Pat
 def test_reading_goes_over_segments_and_stops_where_the_writer_is(tmp_path: Path) -> None:
     spool = SyntheticSpool(path=tmp_path / "s", alive=True)
     spool.append(events(RECORDS_PER_SEGMENT + 10))
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     parts = everything(reader, 50_000)
     assert [p.sequence_first for p in parts] == [0, 50_000, RECORDS_PER_SEGMENT]
     addresses = np.concatenate([p.records["a"] for p in parts if isinstance(p, Chunk)])
@@ -84,7 +84,7 @@ def test_reading_goes_over_segments_and_stops_where_the_writer_is(tmp_path: Path
 def test_a_record_without_its_mark_is_never_delivered_while_its_writer_lives(tmp_path: Path) -> None:
     spool = SyntheticSpool(path=tmp_path / "s", alive=True)
     spool.append(events(10), torn=[4])
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     parts = everything(reader)
     assert committed(parts) == 4
     assert reader.read(100) is None
@@ -94,7 +94,7 @@ def test_a_record_without_its_mark_is_never_delivered_while_its_writer_lives(tmp
 def test_torn_records_of_a_dead_writer_are_a_gap_and_those_behind_them_are_delivered(tmp_path: Path) -> None:
     spool = SyntheticSpool(path=tmp_path / "s")
     spool.append(events(10), torn=[4, 5, 9])
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     parts = everything(reader)
     assert gaps(parts) == [(4, 5, "torn"), (9, 9, "torn")]
     assert committed(parts) == 7
@@ -107,13 +107,13 @@ def test_a_wrong_mark_of_a_dead_writer_is_called_corrupt(tmp_path: Path) -> None
     with (spool.path / segment_name(0)).open("r+b") as file:
         file.seek(4096 + 2 * 64 + 60)
         file.write(b"\x77\x77\x77\x77")
-    assert gaps(everything(SpoolReader(spool.path))) == [(2, 2, "corrupt")]
+    assert gaps(everything(reader_of(spool.path))) == [(2, 2, "corrupt")]
 
 
 def test_a_lost_segment_is_one_gap_once_all_its_numbers_are_taken(tmp_path: Path) -> None:
     spool = SyntheticSpool(path=tmp_path / "s", alive=True)
     spool.append(events(RECORDS_PER_SEGMENT))
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     assert gaps(everything(reader)) == []
     spool.lose_segment()
     spool.append(events(3))
@@ -128,7 +128,7 @@ def test_a_lost_segment_in_use_is_no_gap_yet_and_ends_where_the_writer_died(tmp_
         spool.append(events(RECORDS_PER_SEGMENT))
         spool.dropped, spool.next_seq = 7, spool.next_seq + 7
         spool.append(events(0))
-        parts = everything(SpoolReader(spool.path))
+        parts = everything(reader_of(spool.path))
         lost = [(RECORDS_PER_SEGMENT, RECORDS_PER_SEGMENT + 6, "spool_full")]
         assert gaps(parts) == ([] if alive else lost)
 
@@ -139,14 +139,14 @@ def test_a_segment_used_before_it_was_marked_ready_is_read_all_the_same(tmp_path
     with (spool.path / segment_name(0)).open("r+b") as file:
         file.seek(32)
         file.write(bytes(4))
-    assert committed(everything(SpoolReader(spool.path))) == 5
+    assert committed(everything(reader_of(spool.path))) == 5
 
 
 def test_a_segment_file_cut_short_gives_what_it_has_and_a_gap(tmp_path: Path) -> None:
     spool = SyntheticSpool(path=tmp_path / "s")
     spool.append(events(1000))
     os.truncate(spool.path / segment_name(0), 4096 + 100 * 64 + 7)
-    parts = everything(SpoolReader(spool.path))
+    parts = everything(reader_of(spool.path))
     assert committed(parts) == 100
     assert gaps(parts) == [(100, 999, "corrupt")]
 
@@ -155,8 +155,8 @@ def test_a_file_that_vanished_is_corrupt_and_one_we_deleted_is_not(tmp_path: Pat
     spool = SyntheticSpool(path=tmp_path / "s")
     spool.append(events(RECORDS_PER_SEGMENT + 1))
     (spool.path / segment_name(0)).unlink()
-    assert gaps(everything(SpoolReader(spool.path))) == [(0, RECORDS_PER_SEGMENT - 1, "corrupt")]
-    reader = SpoolReader(spool.path)
+    assert gaps(everything(reader_of(spool.path))) == [(0, RECORDS_PER_SEGMENT - 1, "corrupt")]
+    reader = reader_of(spool.path)
     reader.acknowledge(RECORDS_PER_SEGMENT)
     assert gaps(everything(reader)) == [(0, RECORDS_PER_SEGMENT - 1, "other_database")]
 
@@ -167,7 +167,7 @@ def test_a_counter_beyond_any_log_ends_it_at_once_behind_a_dead_writer(tmp_path:
     spool.append(events(100))
     spool.next_seq = taken
     spool.append(events(0))  # tells control
-    parts = everything(SpoolReader(spool.path))
+    parts = everything(reader_of(spool.path))
     assert committed(parts) == 100
     torn, *beyond = gaps(parts)
     assert torn == (100, RECORDS_PER_SEGMENT - 1, "torn")
@@ -179,7 +179,7 @@ def test_between_two_segments_far_apart_lies_one_hole_behind_a_dead_writer(tmp_p
     spool.append(events(RECORDS_PER_SEGMENT))
     spool.next_seq = 2**40
     spool.append(events(10))
-    parts = everything(SpoolReader(spool.path))
+    parts = everything(reader_of(spool.path))
     assert committed(parts) == RECORDS_PER_SEGMENT + 10
     assert gaps(parts) == [(RECORDS_PER_SEGMENT, 2**40 - 1, "corrupt")]
 
@@ -187,7 +187,7 @@ def test_between_two_segments_far_apart_lies_one_hole_behind_a_dead_writer(tmp_p
 def test_segments_are_deleted_only_below_the_cursor(tmp_path: Path) -> None:
     spool = SyntheticSpool(path=tmp_path / "s")
     spool.append(events(2 * RECORDS_PER_SEGMENT + 5))
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     reader.read(10)
     assert reader.delete_segments_below(3 * RECORDS_PER_SEGMENT) == 0
     everything(reader)
@@ -202,7 +202,7 @@ def test_a_string_cut_short_or_with_a_wrong_crc_waits_for_the_rest(tmp_path: Pat
     path = spool.path / "strings"
     whole = path.read_bytes()
     path.write_bytes(whole[:-12] + b"x" * 12)
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     reader.strings.poll()
     assert (reader.strings.text(first), reader.strings.text(second)) == ("aten::add", None)
     path.write_bytes(whole)
@@ -237,10 +237,10 @@ def test_a_damaged_control_file_and_newer_files_are_refused(tmp_path: Path) -> N
         file.seek(8)
         file.write(b"\x09")
     with pytest.raises(RankmemError, match="segment-00000000 has format version 9"):
-        SpoolReader(spool.path).read(1)
+        reader_of(spool.path).read(1)
     (spool.path / "control").write_bytes(b"short")
     with pytest.raises(RankmemError, match="control"):
-        SpoolReader(spool.path)
+        reader_of(spool.path)
 
 
 def test_marks_are_those_of_the_layout_also_where_they_wrap() -> None:
@@ -261,13 +261,13 @@ def test_this_process_is_alive_and_one_of_another_start_is_not() -> None:
 def test_a_spool_whose_process_went_on_as_another_program_is_finished(tmp_path: Path) -> None:
     spool = SyntheticSpool(path=tmp_path / f"0-0-{os.getpid()}", alive=True)
     spool.append(np.concatenate([clock_record(spool), events(2)]))
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     everything(reader)
     assert not reader.is_finished()
     later = tmp_path / f"0-0-{os.getpid()}-1"
     later.mkdir()
     (later / "meta.json").write_text("{}")
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     everything(reader)
     assert reader.is_finished()
 

@@ -8,14 +8,13 @@ import numpy as np
 
 from rankmem_ship.log_slices import LogSlices
 from rankmem_ship.pace import BATCH_RECORDS
-from rankmem_ship.spool_reader.reader import SpoolReader
-from spool_synthetic import SyntheticSpool, training_records
+from spool_synthetic import SyntheticSpool, reader_of, training_records
 
 
 def _growing(folder: Path) -> tuple[SyntheticSpool, LogSlices]:
     spool = SyntheticSpool(path=folder / "0-0-1", alive=True)
     spool.append(training_records(spool, 20))
-    return spool, LogSlices(SpoolReader(spool.path))
+    return spool, LogSlices(reader_of(spool.path))
 
 
 def test_what_is_short_waits_for_a_flush(tmp_path: Path) -> None:

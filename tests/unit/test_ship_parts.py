@@ -20,9 +20,9 @@ from rankmem_ship.encoding import encode
 from rankmem_ship.log_slices import LogSlice, halve
 from rankmem_ship.pairing.columns import rows_of
 from rankmem_ship.pairing.pairing import Pairing
-from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
+from rankmem_ship.spool_reader.reader import Chunk, Gap
 from rankmem_ship.status import Faults, StatusFile, state_of
-from spool_synthetic import SyntheticSpool, make_records, training_records
+from spool_synthetic import SyntheticSpool, make_records, reader_of, training_records
 
 TRUE_OFFSET_NS = 5_000_000_000
 
@@ -79,7 +79,7 @@ def test_a_slice_too_large_for_a_message_is_halved_until_it_fits(
     monkeypatch.setattr(encoding_module, "MESSAGE_BYTES_MAX", 30_000)
     spool = SyntheticSpool(path=tmp_path / "s")
     spool.append(training_records(spool, 500, live_calls=20))
-    reader = SpoolReader(spool.path)
+    reader = reader_of(spool.path)
     chunk = reader.read(10_000)
     assert isinstance(chunk, Chunk)
     last = chunk.sequence_last

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import duckdb
 import pyarrow as pa
 import pytest
 
-from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.statements import FEW_ROWS_MAX
-from rankmem_aggregator.store.store import Store, open_store
+from rankmem_aggregator.store.store import Store
 from rankmem_protos.tables import HOST_INFO, STEP, TABLES, Table
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = open_store(AggregatorConfig(database_path=tmp_path / "statements.duckdb"))
-    yield store
-    store.close()
 
 
 def _steps(*steps: int, ended_ns: int | None = 7) -> pa.Table:
