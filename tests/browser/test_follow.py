@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from constructed import RankLog
-from page_browser import OpenPage
+from page_browser import OpenPage, opened_page
 from page_growing import Growing
 from page_server import served_page
 
@@ -78,6 +78,7 @@ def test_what_was_alive_after_an_event_is_not_asked_for_again(
         context.close()
 
 
+STRIP = "() => document.querySelector('#curve canvas[aria-label^=\"the whole session\"]').toDataURL()"
 PICTURES = """() => ["heat", "curve"].map(id => {
     const canvas = document.querySelectorAll(`#${id} canvas.surface`)[id === "heat" ? 0 : 1];
     return canvas.toDataURL();
@@ -120,6 +121,29 @@ def test_what_is_over_is_not_sent_again_and_the_picture_is_that_of_a_page_opened
         assert any(byte for byte in heat["rows"][0]["above"])
         page.check()
         context.close()
+
+
+def test_the_strip_of_the_session_is_drawn_though_a_newer_state_was_asked_for_meanwhile(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    growing = Growing(tmp_path, monkeypatch)
+    growing.store(log_until(20))
+    with served_page(growing.path) as client, opened_page(browser, client) as page:
+        held: list[Route] = []
+        page.tab.route(lambda address: "figures=requested" in address, lambda route: held.append(route))
+        page.tab.goto(f"{client.server.link()}&view=rank")
+        page.until("window.rankmem?.live().told && rankmem.live().following")
+        growing.store(log_until(25))
+        for _ in range(600):
+            if len(held) > 1:
+                break
+            page.tab.wait_for_timeout(100)
+        empty = page.tab.evaluate(STRIP)
+        held[0].continue_()
+        page.until(f"({STRIP})() !== {empty!r}")
+        for route in held[1:]:
+            route.continue_()
+        page.settle()
 
 
 def _grow(page: OpenPage, growing: Growing, seconds: int, log: RankLog | None = None) -> None:

@@ -61,7 +61,7 @@ export class HeatMap {
   }
 
   get box() {
-    return boxOf(this.surface.width, this.surface.height, { top: 16 });
+    return boxOf(this.surface.width, this.surface.height, { top: this.steps.length ? 16 : 6 });
   }
 
   // Calls tell(row, bin, x, y) if there is a cell; true if there is.

@@ -9,6 +9,7 @@ import { ink } from "./theme.js";
 const LINE_PX = 15;
 const DEPTHS_MAX = 4;
 const LABEL_LEAST_PX = 24;
+const LETTERS_LEAST = 3;
 
 export class SpanStrip {
   // range(), limits(): ns; hover(span, x, y), leave()
@@ -69,7 +70,7 @@ export class SpanStrip {
     g.rect(box.x, 0, box.width, this.surface.height);
     g.clip();
     g.textAlign = "left";
-    let labelled = -Infinity;
+    const numbers = [];
     for (const { kind, name, line, begin, end } of this.spans) {
       const left = Math.max(this.x(begin), box.x);
       const right = Math.min(this.x(end), box.x + box.width);
@@ -81,14 +82,28 @@ export class SpanStrip {
         g.fillStyle = `${colourOf(name)}66`;
         g.fillRect(left, top + 1, Math.max(1, right - left - 1), LINE_PX - 3);
       }
-      const isFree = kind !== "step" || left >= labelled;
-      if ((kind !== "step" && right - left < LABEL_LEAST_PX) || !isFree) continue;
-      g.fillStyle = ink("ink");
-      const room = kind === "step" ? Math.max(right - left, g.measureText(name).width + 8) : right - left;
-      g.fillText(shortened(g, name, room - 6), left + 3, top + LINE_PX / 2);
-      if (kind === "step") labelled = left + g.measureText(name).width + 12;
+      if (kind === "step") numbers.push({ name, left });
+      else if (right - left >= LABEL_LEAST_PX) {
+        g.fillStyle = ink("ink");
+        g.fillText(shortened(g, name, right - left - 6), left + 3, top + LINE_PX / 2);
+      }
     }
+    this.paintNumbers(g, numbers);
     g.restore();
+  }
+
+  // The numbers of steps, as many as there is room for; the borders of steps that are narrower do not cross them.
+  paintNumbers(g, numbers) {
+    let free = -Infinity;
+    for (const { name, left } of numbers) {
+      if (left < free) continue;
+      const { width } = g.measureText(name);
+      g.fillStyle = ink("card");
+      g.fillRect(Math.round(left) + 1, 1, width + 4, LINE_PX - 3);
+      g.fillStyle = ink("ink");
+      g.fillText(name, left + 3, LINE_PX / 2);
+      free = left + width + 12;
+    }
   }
 
   destroy() {
@@ -101,5 +116,5 @@ function shortened(g, text, room) {
   if (g.measureText(text).width <= room) return text;
   let length = Math.max(0, Math.floor((text.length * room) / g.measureText(text).width) - 1);
   while (length > 0 && g.measureText(`${text.slice(0, length)}…`).width > room) length -= 1;
-  return length > 0 ? `${text.slice(0, length)}…` : "";
+  return length >= LETTERS_LEAST ? `${text.slice(0, length)}…` : "";
 }

@@ -137,20 +137,25 @@ class RankCurve {
     this.overview.surface.draw();
   }
 
-  // The strip of the whole session: asked once for a rank.
+  // The strip of the whole session: asked once for a rank and a state of the session. Of a running one an answer that is
+  // older than the newest state is shown, too: where states follow each other faster than answers, no other comes.
   async showWhole() {
-    const whose = session.chosenParameters();
-    const key = JSON.stringify([session.job().id, session.job().facts.watermark, whose, this.px]);
+    const whose = JSON.stringify([session.job().id, session.chosenParameters(), this.px]);
+    const key = whose + session.job().facts.watermark;
+    const { canvas } = this.overview.surface;
     this.overview.surface.draw();
-    if (this.wholeOf === key) return;
-    this.wholeOf = key;
+    if (this.wholeKey === key) return;
+    Object.assign(this, { wholeOf: whose, wholeKey: key });
+    canvas.setAttribute("aria-busy", "true");
     const [from, to] = session.limits();
     try {
-      const answer = await api.ask(session.of("curve"), { ...whose, from, to, px: Math.min(600, this.px), figures: "requested" });
-      if (this.wholeOf === key && answer.has("requested")) this.overview.set(answer.column("time_ns"), answer.column("requested"));
+      const asked = { ...session.chosenParameters(), from, to, px: Math.min(600, this.px), figures: "requested" };
+      const answer = await api.ask(session.of("curve"), asked);
+      if (this.wholeOf === whose && answer.has("requested")) this.overview.set(answer.column("time_ns"), answer.column("requested"));
     } catch (error) {
-      this.wholeOf = null;
+      if (this.wholeKey === key) this.wholeKey = null;
     }
+    if (this.wholeKey === key || this.wholeKey === null) canvas.removeAttribute("aria-busy");
   }
 
   // Marks the chosen instant.

@@ -18,6 +18,7 @@ const GROUPINGS = BLOCK_GROUPINGS.map(([name]) => name);
 const BARS_MAX = 24;
 const BAR_PX = 22;
 const NAME_PX = 300;
+const FIGURE_PX = 90;
 
 const COLUMNS = [
   { name: "group_name", title: "group", text: (row) => row.group_name },
@@ -76,16 +77,17 @@ export function diffPanel(root) {
 
   function paint(g, width) {
     const shown = rows.slice(0, BARS_MAX);
-    const most = Math.max(1, ...shown.map((row) => Math.abs(row.difference_bytes)));
-    const middle = NAME_PX + (width - NAME_PX - 16) / 2;
-    const half = (width - NAME_PX - 16) / 2 - 90;
+    const [below, above] = [-1, 1].map((sign) => Math.max(0, ...shown.map((row) => sign * row.difference_bytes)));
+    const left = NAME_PX + (below ? FIGURE_PX : 0);
+    const scale = (width - 16 - FIGURE_PX - left) / Math.max(1, below + above);
+    const middle = left + below * scale;
     g.font = FONT;
     g.textBaseline = "middle";
     g.strokeStyle = ink("line");
     line(g, middle, 0, middle, shown.length * BAR_PX + 4);
     shown.forEach((row, i) => {
       const y = i * BAR_PX + 4;
-      const long = (row.difference_bytes / most) * half;
+      const long = row.difference_bytes * scale;
       g.fillStyle = row.difference_bytes > 0 ? ink("accent") : ink("sel");
       g.fillRect(Math.min(middle, middle + long), y + 2, Math.abs(long), BAR_PX - 6);
       g.fillStyle = row.difference_bytes ? ink("ink") : ink("faint");
