@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -101,11 +102,17 @@ def test_a_compiled_model_has_the_same_graphs_output_and_warnings(backend: str, 
     assert [spool.steps for spool in spools(tmp_path)] == [3]
 
 
+@cache
+def plainly_ended(way: str) -> Run:
+    """A training that ends in this way, without us: run once for all that are held against it."""
+    return without_agent(script("ends.py", way))
+
+
 @pytest.mark.parametrize(
     "way", ["raise", "exit", "text", "os._exit", "abort", "kill", "interrupt", "terminate"]
 )
 def test_every_way_to_end_looks_as_without_us(way: str, tmp_path: Path) -> None:
-    plain, recorded = without_agent(script("ends.py", way)), preloaded(script("ends.py", way), tmp_path)
+    plain, recorded = plainly_ended(way), preloaded(script("ends.py", way), tmp_path)
     assert plain == recorded
     assert plain.stdout == "trained\n"
     found = spools(tmp_path)
@@ -117,7 +124,7 @@ def test_every_way_to_end_looks_as_without_us(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["raise", "exit", "interrupt"])
 def test_every_way_to_end_looks_as_without_us_in_the_module_form(way: str, tmp_path: Path) -> None:
-    plain = without_agent(script("ends.py", way))
+    plain = plainly_ended(way)
     recorded = without_agent(
         [sys.executable, "-m", "rankmem_agent", str(SCRIPTS / "ends.py"), way],
         RANKMEM_SPOOL_DIR=str(tmp_path / "spool"),
