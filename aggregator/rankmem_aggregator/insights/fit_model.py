@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_aggregator.insights.capacity import reserved_and_needed, runs_in, trace_at
+from rankmem_aggregator.insights.capacity import optimizer_at_once, reserved_and_needed, runs_in, trace_at
 from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
 from rankmem_aggregator.insights.laws import Model, of_one, of_two
 from rankmem_aggregator.insights.lives import Trace
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.settings import Settings
+from rankmem_aggregator.insights.windows import bytes_stepped_alone
 
 TWO_SIZES_SHARE: Final = 0.01
 ONE_SIZE_SHARES: Final = (0.2, 0.01)
@@ -103,9 +104,13 @@ class Sized:
     fitted: Fitted
     device: Device
 
-    def trace(self, size: float, settings: Settings) -> Trace:
+    def trace(self, size: float, settings: Settings, *, at_once: bool = False) -> Trace:
+        """What the allocator is asked; at_once: by an optimizer that takes all tensors at once."""
         model = self.fitted.model(size)
-        return trace_at(model.window, model.sizes_at(size), settings, workspaces=self.device.workspaces)
+        window, sizes = model.window, model.sizes_at(size)
+        if at_once and self.device.workspaces and bytes_stepped_alone(window):
+            window, sizes = optimizer_at_once(window, sizes)
+        return trace_at(window, sizes, settings, workspaces=self.device.workspaces)
 
     def row(self, size: float, number: int | None, times: float) -> dict[str, Any]:
         fitted, device = self.fitted, self.device
@@ -134,16 +139,16 @@ class Sized:
         if self.device.not_replayed:  # what it needs beyond its live bytes is not known
             return "unclear" if self.runs(size, -self.fitted.below) else "no"
         # The allocator's own error is within the same bounds as the bytes it is given.
-        if self.runs(size, self.fitted.above):
+        if self.runs(size, self.fitted.above, at_once=True):
             return "yes"
         return "unclear" if self.runs(size, -self.fitted.below) else "no"
 
-    def runs(self, size: float, more: float = 0.0) -> bool:
-        """Whether it runs, were all of it larger by a share."""
+    def runs(self, size: float, more: float = 0.0, *, at_once: bool = False) -> bool:
+        """Whether it runs, were all of it larger by a share; at_once: as :meth:`trace`."""
         usable = (self.device.usable_bytes or 0) / (1 + more)
         if self.device.settings is None:
             return self.fitted.model(size).peak_at(size) <= usable
-        return runs_in(self.trace(size, self.device.settings), usable)
+        return runs_in(self.trace(size, self.device.settings, at_once=at_once), usable)
 
 
 def _largest(runs: Callable[[int], bool], most: int) -> int:
@@ -168,7 +173,7 @@ def largest_figures(sized: Sized, largest: Recorded) -> dict[str, Any]:
     least = round(largest.size / unit) if one_size else 1
 
     def largest_with(more: float) -> int:
-        found = _largest(lambda count: sized.runs(count * unit, more), most)
+        found = _largest(lambda count: sized.runs(count * unit, more, at_once=True), most)
         return found if found >= least else 0
 
     found = {"largest": largest_with(0.0), "largest_surely": largest_with(sized.fitted.above)}
