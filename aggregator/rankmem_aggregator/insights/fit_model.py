@@ -7,7 +7,7 @@ bounds of their error; :class:`Sized`, what they come to on the device. Asks not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,13 +104,14 @@ class Sized:
     fitted: Fitted
     device: Device
 
-    def trace(self, size: float, settings: Settings, *, at_once: bool = False) -> Trace:
-        """What the allocator is asked; at_once: by an optimizer that takes all tensors at once."""
-        model = self.fitted.model(size)
-        window, sizes = model.window, model.sizes_at(size)
-        if at_once and self.device.workspaces and bytes_stepped_alone(window):
-            window, sizes = optimizer_at_once(window, sizes)
-        return trace_at(window, sizes, settings, workspaces=self.device.workspaces)
+    def traces(self, size: float, settings: Settings) -> list[Trace]:
+        """What the allocator is asked: as recorded, and by an optimizer that takes all tensors at once, if on
+        the device it would."""
+        model, workspaces = self.fitted.model(size), self.device.workspaces
+        steps = [(model.window, model.sizes_at(size))]
+        if workspaces and bytes_stepped_alone(model.window):
+            steps.append(optimizer_at_once(*steps[0]))
+        return [trace_at(window, sizes, settings, workspaces=workspaces) for window, sizes in steps]
 
     def row(self, size: float, number: int | None, times: float) -> dict[str, Any]:
         fitted, device = self.fitted, self.device
@@ -119,7 +120,7 @@ class Sized:
         below, above = (0.0, 0.0) if is_recorded else (fitted.below, fitted.above)
         reserved = needed = None
         if device.settings is not None:
-            reserved, needed = reserved_and_needed(self.trace(size, device.settings))
+            reserved, needed = reserved_and_needed(self.traces(size, device.settings)[0])
         return {
             "size": number,
             "times": times,
@@ -139,16 +140,16 @@ class Sized:
         if self.device.not_replayed:  # what it needs beyond its live bytes is not known
             return "unclear" if self.runs(size, -self.fitted.below) else "no"
         # The allocator's own error is within the same bounds as the bytes it is given.
-        if self.runs(size, self.fitted.above, at_once=True):
+        if self.runs(size, self.fitted.above):
             return "yes"
-        return "unclear" if self.runs(size, -self.fitted.below) else "no"
+        return "unclear" if self.runs(size, -self.fitted.below, means=any) else "no"
 
-    def runs(self, size: float, more: float = 0.0, *, at_once: bool = False) -> bool:
-        """Whether it runs, were all of it larger by a share; at_once: as :meth:`trace`."""
+    def runs(self, size: float, more: float = 0.0, means: Callable[[Iterable[bool]], bool] = all) -> bool:
+        """Whether it runs, were all of it larger by a share: under all of :meth:`traces`, or any."""
         usable = (self.device.usable_bytes or 0) / (1 + more)
         if self.device.settings is None:
             return self.fitted.model(size).peak_at(size) <= usable
-        return runs_in(self.trace(size, self.device.settings, at_once=at_once), usable)
+        return means(runs_in(each, usable) for each in self.traces(size, self.device.settings))
 
 
 def _largest(runs: Callable[[int], bool], most: int) -> int:
@@ -173,7 +174,7 @@ def largest_figures(sized: Sized, largest: Recorded) -> dict[str, Any]:
     least = round(largest.size / unit) if one_size else 1
 
     def largest_with(more: float) -> int:
-        found = _largest(lambda count: sized.runs(count * unit, more, at_once=True), most)
+        found = _largest(lambda count: sized.runs(count * unit, more), most)
         return found if found >= least else 0
 
     found = {"largest": largest_with(0.0), "largest_surely": largest_with(sized.fitted.above)}
