@@ -36,8 +36,9 @@ class Planted:
         return self.model in ("mlp", "gru", "waves")
 
     def without(self) -> Planted:
-        """The training without the cause."""
-        return Planted(model=self.model, change="nothing" if self.is_leak else "base", kind=None)
+        """The training without the cause; of a leak with the same work, of which the last result is kept."""
+        mended = "nothing" if self.kind is None else f"{self.change}_mended"
+        return Planted(model=self.model, change=mended if self.is_leak else "base", kind=None)
 
 
 ALL: Final = (

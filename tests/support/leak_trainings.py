@@ -306,6 +306,17 @@ NEW_CLEAN: Final = (
 KINDS: Final = {
     kind.__name__: kind for kind in (*EARLIER_LEAKS, *EARLIER_CLEAN, *NEW_LEAKS, *NEW_CLEAN)
 }  # fmt: skip
+MENDED: Final = "_mended"
+"""After the name of a kind: the same work, of which the last result alone is kept, without its graph."""
+
+
+def _keep_the_last(s: Scene) -> None:
+    del s.kept[:-1]
+    for key in list(s.cache)[:-1]:
+        del s.cache[key]
+    for key, value in s.cache.items():
+        s.cache[key] = value.detach()
+    _positions.cache_clear()
 
 
 def main(model_name: str, kind: str, varies: str, steps: int, seed: int) -> None:
@@ -323,7 +334,9 @@ def main(model_name: str, kind: str, varies: str, steps: int, seed: int) -> None
         scene.out = model.net(scene.batch[0])
         scene.loss = model.loss(scene.out, scene.batch)
         scene.loss.backward()
-        KINDS[kind](scene)
+        KINDS[kind.removesuffix(MENDED)](scene)
+        if kind.endswith(MENDED):
+            _keep_the_last(scene)
         optimizer.step()
         optimizer.zero_grad()
         nothing_left = torch.empty(0)

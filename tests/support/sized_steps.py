@@ -31,6 +31,7 @@ def sized_steps(
     rank: int = 0,
     odd: Sequence[int] = (),
     scratch: str = "",
+    weight_bytes: int = WEIGHT_BYTES,
     **more: Any,
 ) -> RankLog:
     """The log of a training, one step for each of the batches; the last one's input is kept to the next
@@ -39,16 +40,18 @@ def sized_steps(
     Args:
         odd: places of steps that make a cast of each activation, as with autocast.
         scratch: the operator that makes the optimizer's, as large as a weight, for one layer after the other.
+        weight_bytes: of a layer.
         more: fields of RankLog.
     """
     log = RankLog(rank=rank, ended=(len(batches) + 1) * SECOND_NS, **more)
     of = {"device": device}
     for layer in range(LAYERS):
         log.alloc(
-            f"w{layer}", WEIGHT_BYTES, at=1, operator="aten::empty", category="parameter", phase="other", **of
+            f"w{layer}", weight_bytes, at=1, operator="aten::empty", category="parameter", phase="other", **of
         )
     for step, batch in enumerate(batches):
-        _step(log, step, batch, (step + 1) * SECOND_NS, of, casts=step in odd, scratch=scratch)
+        at = (step + 1) * SECOND_NS
+        _step(log, step, batch, at, of, casts=step in odd, scratch=scratch, weight_bytes=weight_bytes)
     return log
 
 
@@ -63,7 +66,15 @@ def peak_bytes(batch: int) -> int:
 
 
 def _step(
-    log: RankLog, step: int, batch: int, at: int, of: dict[str, Any], *, casts: bool, scratch: str
+    log: RankLog,
+    step: int,
+    batch: int,
+    at: int,
+    of: dict[str, Any],
+    *,
+    casts: bool,
+    scratch: str,
+    weight_bytes: int,
 ) -> None:
     def made(
         name: str, size: int, operator: str, category: str, phase: str, module: str | None = None
@@ -100,16 +111,16 @@ def _step(
     freed("loss")
     for layer in reversed(range(LAYERS)):
         module = f"Net.layers.{layer}"
-        made(f"g{layer}", WEIGHT_BYTES, "aten::mm", "gradient", "backward", module)
+        made(f"g{layer}", weight_bytes, "aten::mm", "gradient", "backward", module)
         freed(f"h{layer}")
     for layer in range(LAYERS):
         if step == 0:
             for moment in "mv":
-                made(f"{moment}{layer}", WEIGHT_BYTES, "aten::zeros_like", "optimizer_state", "optimizer")
+                made(f"{moment}{layer}", weight_bytes, "aten::zeros_like", "optimizer_state", "optimizer")
     for layer in range(LAYERS):
         freed(f"g{layer}")
         if scratch:
-            made(f"t{layer}", WEIGHT_BYTES, scratch, "temporary", "optimizer")
+            made(f"t{layer}", weight_bytes, scratch, "temporary", "optimizer")
             freed(f"t{layer}")
     freed("x")
     log.step_ends(step, at=at + 1)

@@ -211,6 +211,9 @@ def test_the_verb_compares_two_files_or_two_sessions_and_its_exit_code_says_the_
     file = str(database)
     sessions = ("--base-session", "main", "--head-session", "pull-request")
     assert run(file, file, *sessions).exit_code == 1
+    for variable in ("RANKMEM_DB", "RANKMEM_LAKE", "RANKMEM_AGGREGATOR"):
+        named = run(file, file, *sessions, **{variable: "127.0.0.1:1"})
+        assert "is worse at equal input" in named.output, (variable, named.exception)
     assert run(file, file, "--base-session", "main", "--head-session", "main").exit_code == 0
     assert isinstance(run("main", "pull-request", "--db", file, *sessions).exception, RankmemError)
     limit = ("--limit", "peak=10%", "--limit", "held=1GiB")

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
 from rankmem_aggregator.insights.align import aligned
+from rankmem_aggregator.insights.answer import Answer
+from rankmem_aggregator.insights.capacity import SPARE_BYTES
 from rankmem_aggregator.insights.fit import SCHEMA
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.windows import NEVER, peak_of
@@ -187,6 +189,24 @@ def test_an_optimizer_that_would_take_all_tensors_at_once_on_cuda_is_said(
     here = queries.fit(batch=[16], recorded=[2, 4])
     assert here.figures["foreach_bytes"] is None
     assert not any("foreach" in note for note in here.notes)
+
+
+@pytest.mark.parametrize(("scratch", "fits"), [("aten::sqrt", "unclear"), ("aten::_foreach_sqrt", "yes")])
+def test_it_fits_only_with_the_scratch_of_an_optimizer_that_takes_all_tensors_at_once(
+    stored: Store, scratch: str, fits: str
+) -> None:
+    weight_bytes = 10 * WEIGHT_BYTES
+    queries = stored(sized_steps([2, 2, 4, 4], scratch=scratch, weight_bytes=weight_bytes))
+    (needed, *_) = queries.fit(batch=[1], recorded=[2, 4], as_device="cuda").rows["needed_bytes"].to_pylist()
+
+    def asked(room: int) -> Answer:
+        return queries.fit(batch=[1], recorded=[2, 4], as_device="cuda", in_bytes=room + SPARE_BYTES)
+
+    answer = asked(round(1.02 * needed))
+    assert answer.rows["fits"][0].as_py() == fits
+    assert (answer.figures["largest_size"] is None) == (fits == "unclear")
+    assert asked(needed // 2).rows["fits"][0].as_py() == "no"
+    assert asked(needed + LAYERS * weight_bytes).rows["fits"][0].as_py() == "yes"
 
 
 def test_steps_that_did_not_run_the_same_program_are_refused(stored: Store) -> None:

@@ -6,8 +6,8 @@ replays, and how much of a device is there to be used.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+from dataclasses import fields, replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -64,6 +64,31 @@ def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bo
         trace.address.append(0)
         trace.reserved.append(0)
     return trace
+
+
+def optimizer_at_once(window: Window, sizes: Array) -> tuple[Window, Array]:
+    """The step, with its blocks' sizes, if the optimizer took all tensors at once instead of one by one.
+
+    Its scratch is then a block for each parameter, all of them alive from its first to its last.
+    """
+    made = np.arange(len(window)) >= window.num_older
+    own = made & np.array([phase == "optimizer" for phase in window.phase], bool)
+    scratch = own & (window.died < NEVER)
+    parameters = np.flatnonzero([each == "parameter" for each in window.category])
+    begin = window.born[own].min()
+    end = max(window.died[scratch].max(initial=0), window.born[own].max() + 1)
+    kept = np.flatnonzero(~scratch)
+    born = np.concatenate([window.born[kept], np.full(len(parameters), begin)])
+    died = np.concatenate([window.died[kept], np.full(len(parameters), end)])
+    order = np.argsort(born, kind="stable")
+    of = np.concatenate([kept, parameters])[order]
+    columns: dict[str, Any] = {
+        each.name: [getattr(window, each.name)[place] for place in of]
+        for each in fields(window)
+        if isinstance(getattr(window, each.name), list)
+    }
+    at_once = replace(window, born=born[order], died=died[order], bytes=window.bytes[of], **columns)
+    return at_once, sizes[of]
 
 
 def _older(trace: Trace, size_bytes: int, group: int) -> None:

@@ -21,6 +21,8 @@ LOSS_BACKWARD: Final = ("aten::nll_loss_backward", "aten::_log_softmax_backward_
 HEAD_OPERATORS: Final = ("aten::linear", "aten::mm", "aten::addmm", "aten::matmul")
 LOGITS_SHARES: Final = (0.45, 1.05)
 """Of the largest block of the loss: what is as large as the logits, in 16 bits as well."""
+COPIED_GRADIENTS: Final = "aten::_foreach_add"
+"""What makes them in the optimizers whose decay of weights is not decoupled (Source: torch.optim, 2.0)."""
 BUCKET_BIRTHS: Final = 2
 """So many allocations later autograd lets go of a gradient that was copied into its bucket."""
 
@@ -216,16 +218,20 @@ def scaled(shares: dict[str, float]) -> Edit:
 
 
 def one_at_a_time(step: Step, lives: Lives) -> Lives:
-    """foreach=False: of the optimizer's scratch no more than twice the largest parameter."""
+    """foreach=False: of the optimizer's scratch no more than twice the largest parameter.
+
+    Thrice, where a decay of weights copies gradients: that copy then lives as long as the rest.
+    """
     of = lives.of
     lasting = np.isin(step.category[of], ("optimizer_state", "parameter", "gradient"))
     scratch = (lives.born > step.window.begin) & (step.phase[of] == "optimizer") & ~lasting
     largest = lives.bytes[step.category[of] == "parameter"].max(initial=0)
     ends = lives.died[scratch & (lives.died < NEVER)]
-    if not len(ends) or lives.kept(scratch).peak()[0] <= 2 * largest:
+    most = (3 if COPIED_GRADIENTS in step.operator[of[scratch]] else 2) * largest
+    if not len(ends) or lives.kept(scratch).peak()[0] <= most:
         return lives
     begin, first = float(lives.born[scratch].min()), int(of[np.flatnonzero(scratch)[0]])
-    return lives.kept(~scratch).and_one(begin, float(ends.max()), float(2 * largest), first)
+    return lives.kept(~scratch).and_one(begin, float(ends.max()), float(most), first)
 
 
 def gradients_let_go(step: Step, lives: Lives) -> Lives:

@@ -7,16 +7,17 @@ bounds of their error; :class:`Sized`, what they come to on the device. Asks not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_aggregator.insights.capacity import reserved_and_needed, runs_in, trace_at
+from rankmem_aggregator.insights.capacity import optimizer_at_once, reserved_and_needed, runs_in, trace_at
 from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
 from rankmem_aggregator.insights.laws import Model, of_one, of_two
 from rankmem_aggregator.insights.lives import Trace
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.settings import Settings
+from rankmem_aggregator.insights.windows import bytes_stepped_alone
 
 TWO_SIZES_SHARE: Final = 0.01
 ONE_SIZE_SHARES: Final = (0.2, 0.01)
@@ -103,9 +104,14 @@ class Sized:
     fitted: Fitted
     device: Device
 
-    def trace(self, size: float, settings: Settings) -> Trace:
-        model = self.fitted.model(size)
-        return trace_at(model.window, model.sizes_at(size), settings, workspaces=self.device.workspaces)
+    def traces(self, size: float, settings: Settings) -> list[Trace]:
+        """What the allocator is asked: as recorded, and by an optimizer that takes all tensors at once, if on
+        the device it would."""
+        model, workspaces = self.fitted.model(size), self.device.workspaces
+        steps = [(model.window, model.sizes_at(size))]
+        if workspaces and bytes_stepped_alone(model.window):
+            steps.append(optimizer_at_once(*steps[0]))
+        return [trace_at(window, sizes, settings, workspaces=workspaces) for window, sizes in steps]
 
     def row(self, size: float, number: int | None, times: float) -> dict[str, Any]:
         fitted, device = self.fitted, self.device
@@ -114,7 +120,7 @@ class Sized:
         below, above = (0.0, 0.0) if is_recorded else (fitted.below, fitted.above)
         reserved = needed = None
         if device.settings is not None:
-            reserved, needed = reserved_and_needed(self.trace(size, device.settings))
+            reserved, needed = reserved_and_needed(self.traces(size, device.settings)[0])
         return {
             "size": number,
             "times": times,
@@ -136,14 +142,14 @@ class Sized:
         # The allocator's own error is within the same bounds as the bytes it is given.
         if self.runs(size, self.fitted.above):
             return "yes"
-        return "unclear" if self.runs(size, -self.fitted.below) else "no"
+        return "unclear" if self.runs(size, -self.fitted.below, means=any) else "no"
 
-    def runs(self, size: float, more: float = 0.0) -> bool:
-        """Whether it runs, were all of it larger by a share."""
+    def runs(self, size: float, more: float = 0.0, means: Callable[[Iterable[bool]], bool] = all) -> bool:
+        """Whether it runs, were all of it larger by a share: under all of :meth:`traces`, or any."""
         usable = (self.device.usable_bytes or 0) / (1 + more)
         if self.device.settings is None:
             return self.fitted.model(size).peak_at(size) <= usable
-        return runs_in(self.trace(size, self.device.settings), usable)
+        return means(runs_in(each, usable) for each in self.traces(size, self.device.settings))
 
 
 def _largest(runs: Callable[[int], bool], most: int) -> int:

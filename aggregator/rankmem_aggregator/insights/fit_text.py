@@ -110,8 +110,8 @@ def notes(figures: Figures, times: float) -> tuple[str, ...]:
     if figures["foreach_bytes"]:
         found.append(
             "the optimizer went from tensor to tensor, as PyTorch's do on a CPU; on CUDA they take all at "
-            f"once, with up to {bytes_text(figures['foreach_bytes'])} of scratch: record with foreach=True "
-            "to see it"
+            f"once, with up to {bytes_text(figures['foreach_bytes'])} of scratch, which counts in what fits, "
+            "not in the other columns: record with foreach=True to see it"
         )
     return tuple(found)
 
