@@ -78,37 +78,32 @@ SELECT
     b.active_last_bytes,
     b.reserved_last_bytes
 FROM (
-    -- All of it where nothing is folded (an older file, a recording that has just begun), whosever the rows are.
-    FROM memory_bucket
-    WHERE (of_session IS NULL OR session_id = of_session)
-        AND (
-            of_width_s < 4
-            OR NOT EXISTS (
-                FROM level_progress
-                WHERE seq > -4611686018427387904 AND (of_session IS NULL OR session_id = of_session)
-            )
-        )
+    FROM memory_bucket WHERE of_width_s < 4 AND (of_session IS NULL OR session_id = of_session)
     UNION ALL
-    -- Otherwise the ranks that are not folded to their log's end. An inner join, so that other ranks' rows are passed over,
-    -- and none is read once there is no such rank. Rows are stored together with their rank in ingest_progress.
     SELECT b.*
     FROM memory_bucket AS b
-    INNER JOIN (
-        SELECT r.session_id, r.attempt, r.rank, coalesce(p.seq, -4611686018427387904) AS seq
-        FROM (
-            SELECT session_id, attempt, rank FROM rank_info
-            UNION
-            SELECT session_id, attempt, rank FROM ingest_progress
-        ) AS r
-        LEFT JOIN level_progress AS p USING (session_id, attempt, rank)
-        WHERE p.final IS NOT TRUE
-    ) AS r USING (session_id, attempt, rank)
+    LEFT JOIN level_progress AS p USING (session_id, attempt, rank)
     WHERE (of_session IS NULL OR b.session_id = of_session)
         AND of_width_s >= 4
-        AND b.seq_first > r.seq
-        AND EXISTS (
-            FROM level_progress
-            WHERE seq > -4611686018427387904 AND (of_session IS NULL OR session_id = of_session)
+        AND b.seq_first > coalesce(p.seq, -4611686018427387904)
+        -- Again for all ranks together: most of the file is passed over, all of it once every rank is folded to its log's end.
+        -- Where nothing is folded (an older file, a recording that has just begun) every row is read, whosever it is.
+        AND b.seq_first > (
+            SELECT
+                CASE
+                    WHEN count(*) FILTER (k.seq > -4611686018427387904) = 0 THEN -9223372036854775808
+                    ELSE coalesce(min(k.seq) FILTER (NOT k.final), 9223372036854775807)
+                END
+            FROM (
+                SELECT coalesce(t.seq, -4611686018427387904) AS seq, coalesce(t.final, false) AS final
+                FROM (
+                    SELECT session_id, attempt, rank FROM rank_info
+                    UNION ALL
+                    SELECT session_id, attempt, rank FROM ingest_progress
+                ) AS r
+                LEFT JOIN level_progress AS t USING (session_id, attempt, rank)
+                WHERE of_session IS NULL OR r.session_id = of_session
+            ) AS k
         )
 ) AS b;
 
