@@ -18,11 +18,17 @@ SPEEDSCOPE: Final[dict[str, Any]] = json.loads(
 """The schema of its files."""
 _TYPES: Final[Mapping[str, Any]] = {
     "object": dict, "array": list, "string": str, "number": (int, float), "integer": int, "null": type(None),
+    "boolean": bool,
 }  # fmt: skip
 _KNOWN: Final = frozenset(
     ("$schema", "definitions", "title", "$ref", "type", "const", "enum", "properties", "required", "items",
      "anyOf", "additionalProperties")
 )  # fmt: skip
+
+
+def _is(value: Any, kind: str) -> bool:
+    # Python's True is an int, JSON's is none.
+    return isinstance(value, _TYPES[kind]) and isinstance(value, bool) == (kind == "boolean")
 
 
 def faults(schema: Mapping[str, Any], document: Any) -> list[str]:
@@ -36,7 +42,7 @@ def _faults(whole: Mapping[str, Any], part: Mapping[str, Any], value: Any, place
         yield from _faults(whole, whole["definitions"][part["$ref"].rpartition("/")[2]], value, place)
     kind = part.get("type")
     kinds = [kind] if isinstance(kind, str) else kind or []
-    if kinds and (isinstance(value, bool) or not any(isinstance(value, _TYPES[each]) for each in kinds)):
+    if kinds and not any(_is(value, each) for each in kinds):
         yield f"{place} is no {kind}"
         return
     if "const" in part and value != part["const"]:

@@ -122,10 +122,13 @@ def test_of_a_recording_that_lacks_events_nothing_is_more_than_suspected(tmp_pat
 def test_the_peak_without_a_leak_is_computed_step_by_step(tmp_path: Path) -> None:
     """The highest step is the last with 22 GiB: 68 steps had added 12 MiB each before it, less the first."""
     with opened(tmp_path, leaking) as queries:
-        (row,) = queries.diagnose().rows.to_pylist()
+        answer = queries.diagnose()
+        (row,) = answer.rows.to_pylist()
         peaks = queries.steps(rank=0)["peak_bytes"].to_pylist()
     kept = [max(peak - 12 * MIB * max(step - 1, 0), 0) for step, peak in enumerate(peaks)]
     assert row["bytes"] == max(peaks) - row["peak_after"]
+    assert row["is_bound"]
+    assert any("saves at least " in note and " (then at most " in note for note in answer.notes)
     assert abs(row["peak_after"] - max(kept)) <= 24 * MIB
     assert row["bytes"] < 12 * MIB * 70, "not all that leaks was there at the peak"
 

@@ -35,6 +35,8 @@ class Finding:
     sentence: str
     verb: str
     """The command that has the whole answer."""
+    is_bound: bool = False
+    """Whether the peak falls by at least so much, to at most the peak then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

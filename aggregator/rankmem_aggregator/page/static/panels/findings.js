@@ -36,7 +36,8 @@ export function findingsPanel(root) {
 
 function finding(row) {
   const [name, view] = KINDS[row.kind] ?? [row.kind, "trust"];
-  const saved = row.bytes === null ? "" : `saves ${units.bytes(row.bytes)}, then ${units.bytes(row.peak_after)}; `;
+  const [least, most] = row.is_bound ? ["at least ", "at most "] : ["", ""];
+  const saved = row.bytes === null ? "" : `saves ${least}${units.bytes(row.bytes)}, then ${most}${units.bytes(row.peak_after)}; `;
   return el(
     "li",
     {},
