@@ -92,7 +92,7 @@ export class SpanStrip {
     g.restore();
   }
 
-  // The numbers of steps, as many as there is room for; the borders of steps that are narrower do not cross them.
+  // The numbers of steps, as many as there is room for.
   paintNumbers(g, numbers) {
     let free = -Infinity;
     for (const { name, left } of numbers) {

@@ -137,8 +137,7 @@ class RankCurve {
     this.overview.surface.draw();
   }
 
-  // The strip of the whole session: asked once for a rank and a state of the session. Of a running one an answer that is
-  // older than the newest state is shown, too: where states follow each other faster than answers, no other comes.
+  // The strip of the whole session: asked once for a rank and a state. An answer of an older state is shown, too.
   async showWhole() {
     const whose = JSON.stringify([session.job().id, session.chosenParameters(), this.px]);
     const key = whose + session.job().facts.watermark;
