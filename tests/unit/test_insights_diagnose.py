@@ -127,7 +127,7 @@ def test_the_peak_without_a_leak_is_computed_step_by_step(tmp_path: Path) -> Non
         peaks = queries.steps(rank=0)["peak_bytes"].to_pylist()
     kept = [max(peak - 12 * MIB * max(step - 1, 0), 0) for step, peak in enumerate(peaks)]
     assert row["bytes"] == max(peaks) - row["peak_after"]
-    assert row["is_bound"]
+    assert row["is_lower_bound"]
     assert any("saves at least " in note and " (then at most " in note for note in answer.notes)
     assert abs(row["peak_after"] - max(kept)) <= 24 * MIB
     assert row["bytes"] < 12 * MIB * 70, "not all that leaks was there at the peak"

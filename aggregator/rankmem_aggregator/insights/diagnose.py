@@ -41,12 +41,12 @@ SCHEMA: Final = pa.schema(
         ("remedy", pa.string()),
         ("sentence", pa.string()),
         ("verb", pa.string()),
-        ("is_bound", pa.bool_()),
+        ("is_lower_bound", pa.bool_()),
     ]
 )
 """The rows of the answer. bytes: by which the peak falls without it, NULL where that is not computed;
 peak_after: the peak then; evidence: a statement for ``rankmem sql``; verb: the command with the whole
-answer; is_bound: whether the peak falls by at least so many bytes, to at most the peak then."""
+answer; is_lower_bound: whether the peak falls by at least so many bytes, to at most the peak then."""
 FINDING_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -66,7 +66,7 @@ FINDING_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(
             "remedy": {"type": "string"},
             "sentence": {"type": "string"},
             "verb": {"type": "string"},
-            "is_bound": {"type": "boolean"},
+            "is_lower_bound": {"type": "boolean"},
         },
         "required": list(SCHEMA.names),
     }
@@ -211,7 +211,7 @@ def _error(reasons: dict[str, str], num_asked: int) -> str:
 def _line(finding: Finding) -> str:
     saved = ""
     if finding.bytes is not None and finding.peak_after is not None:
-        least, most = ("at least ", "at most ") if finding.is_bound else ("", "")
+        least, most = ("at least ", "at most ") if finding.is_lower_bound else ("", "")
         after = bytes_text(finding.peak_after)
         saved = f"saves {least}{bytes_text(finding.bytes)} (then {most}{after}), "
     return f"{saved}{finding.certainty}: {finding.sentence}. Do: {finding.remedy}"

@@ -35,7 +35,7 @@ class Finding:
     sentence: str
     verb: str
     """The command that has the whole answer."""
-    is_bound: bool = False
+    is_lower_bound: bool = False
     """Whether the peak falls by at least so much, to at most the peak then."""
 
 

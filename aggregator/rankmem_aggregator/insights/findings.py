@@ -156,7 +156,7 @@ def leaks(question: Question) -> Found:
         remedy=f"let go of what {place_text(top)} keeps{more}",
         sentence=answer.sentence,
         verb=f"rankmem leaks --rank {top['rank']}",
-        is_bound=True,  # what the lines held when they began to grow stays: some of it may be meant to
+        is_lower_bound=True,  # what the lines held when they began to grow stays: some of it may be meant to
     )
     return Found(findings=(finding,))
 

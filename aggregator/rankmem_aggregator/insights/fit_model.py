@@ -7,7 +7,7 @@ bounds of their error; :class:`Sized`, what they come to on the device. Asks not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,14 +104,14 @@ class Sized:
     fitted: Fitted
     device: Device
 
-    def traces(self, size: float, settings: Settings) -> list[Trace]:
+    def traces(self, size: float, settings: Settings) -> Iterator[Trace]:
         """What the allocator is asked: as recorded, and by an optimizer that takes all tensors at once, if on
         the device it would."""
         model, workspaces = self.fitted.model(size), self.device.workspaces
-        steps = [(model.window, model.sizes_at(size))]
-        if workspaces and bytes_stepped_alone(model.window):
-            steps.append(optimizer_at_once(*steps[0]))
-        return [trace_at(window, sizes, settings, workspaces=workspaces) for window, sizes in steps]
+        window, sizes = model.window, model.sizes_at(size)
+        yield trace_at(window, sizes, settings, workspaces=workspaces)
+        if workspaces and bytes_stepped_alone(window):
+            yield trace_at(*optimizer_at_once(window, sizes), settings, workspaces=workspaces)
 
     def row(self, size: float, number: int | None, times: float) -> dict[str, Any]:
         fitted, device = self.fitted, self.device
@@ -120,7 +120,7 @@ class Sized:
         below, above = (0.0, 0.0) if is_recorded else (fitted.below, fitted.above)
         reserved = needed = None
         if device.settings is not None:
-            reserved, needed = reserved_and_needed(self.traces(size, device.settings)[0])
+            reserved, needed = reserved_and_needed(next(self.traces(size, device.settings)))
         return {
             "size": number,
             "times": times,

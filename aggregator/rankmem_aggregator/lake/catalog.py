@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.delta import LOG_SETTINGS, add_columns, commit_once, made_elsewhere
+from rankmem_aggregator.lake.delta import LOG_SETTINGS, add_columns, commit_once, made_elsewhere, sequence_in
 from rankmem_aggregator.lake.files import LakeFiles, deltalake, said_by_store
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
@@ -240,7 +240,7 @@ def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, 
                 configuration=LOG_SETTINGS,
             )
         add_columns(opened, file_schema(LAKE_PROGRESS))
-        if int(opened.transaction_version(app) or 0) >= sequence:
+        if sequence_in(opened, app) >= sequence:
             raise made_elsewhere(place)
         properties = CommitProperties(app_transactions=[Transaction(app, sequence)])
         delta.write_deltalake(opened, table, commit_properties=properties, **mode)

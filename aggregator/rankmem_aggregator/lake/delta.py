@@ -49,7 +49,7 @@ class LogState:
     """What one version of a Delta table's log says to a writer: files and sequence belong together."""
 
     files: tuple[ActiveFile, ...]
-    """Of one session, or of all."""
+    """Of one session."""
     last_sequence: int
     """Committed under the writer's name; 0 for none."""
 
@@ -69,7 +69,7 @@ class DeltaLog:
 
     def last_sequence(self, app: str) -> int:
         """The last sequence committed under a name; 0 for none."""
-        return _sequence_in(self._open(), app)
+        return sequence_in(self._open(), app)
 
     def active(self, session_id: str | None = None) -> list[ActiveFile]:
         """The files of the newest version, of one session or of all."""
@@ -78,7 +78,7 @@ class DeltaLog:
     def state(self, session_id: str, app: str) -> LogState:
         """The files of a session and the last sequence of a name, both of the version that is newest now."""
         opened = self._open()
-        return LogState(tuple(self._files_in(opened, session_id)), _sequence_in(opened, app))
+        return LogState(tuple(self._files_in(opened, session_id)), sequence_in(opened, app))
 
     def commit(
         self, added: Sequence[DataFile], removed: Sequence[ActiveFile], *, app: str = "", sequence: int = 0
@@ -120,7 +120,7 @@ class DeltaLog:
 
         def attempt() -> None:
             opened = self._made()
-            if app and _sequence_in(opened, app) >= sequence:
+            if app and sequence_in(opened, app) >= sequence:
                 raise made_elsewhere(self._place)
             transactions = [Transaction(app, sequence)] if app else None
             opened.create_write_transaction(
@@ -186,7 +186,8 @@ class DeltaLog:
         return opened
 
 
-def _sequence_in(opened: Any, app: str) -> int:
+def sequence_in(opened: Any, app: str) -> int:
+    """The last sequence committed under a name to an open Delta table; 0 for none, and for no table."""
     return 0 if opened is None else int(opened.transaction_version(app) or 0)
 
 

@@ -29,7 +29,7 @@ from rankmem_aggregator.lake.catalog import (
     replace_progress,
 )
 from rankmem_aggregator.lake.cutting import PART_ROWS, Part, cut_session, shared_part
-from rankmem_aggregator.lake.delta import ActiveFile, DeltaLog
+from rankmem_aggregator.lake.delta import ActiveFile, DeltaLog, sequence_in
 from rankmem_aggregator.lake.files import LakeFiles, writing
 from rankmem_aggregator.lake.import_commit import (
     StoredElsewhereError,
@@ -172,8 +172,7 @@ class _Importer:
         logs = {name: DeltaLog(self._files, table) for name, table in TABLES.items()}
         # First what counts, then what is in the logs: whatever another import of this database commits from
         # here on, this one's own commits are refused.
-        progress = open_progress(self._files)
-        sequence = 1 + int(0 if progress is None else progress.transaction_version(app) or 0)
+        sequence = 1 + sequence_in(open_progress(self._files), app)
         states = {name: log.state(session_id, app) for name, log in logs.items()}
         active = {name: self._of_this(found.files) for name, found in states.items()}
         last = {name: found.last_sequence for name, found in states.items()}

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from rankmem_aggregator.lake.catalog import open_progress, read_catalog
-from rankmem_aggregator.lake.delta import DeltaLog, add_columns, commit_once, made_elsewhere
+from rankmem_aggregator.lake.delta import DeltaLog, add_columns, commit_once, made_elsewhere, sequence_in
 from rankmem_aggregator.lake.files import LakeFiles, deltalake
 from rankmem_aggregator.lake.lanes import lane, spools_of
 from rankmem_aggregator.lake.layout import LAKE_PROGRESS, TABLES, DataFile, digest
@@ -40,7 +40,7 @@ def moves_of(opened: Any, session_id: str, progress: Iterable[dict[str, Any]]) -
     """
     after = {lane(row["spool_id"]): row["last_sequence"] + 1 for row in progress}
     own = spools_of(session_id)
-    before = {name: _number(opened, name) for name in (own, *after)}
+    before = {name: sequence_in(opened, name) for name in (own, *after)}
     return {name: Move(before[name], after.get(name, before[own] + 1)) for name in before}
 
 
@@ -79,10 +79,10 @@ def commit_session(
     def attempt() -> None:
         opened = made_progress(files)
         add_columns(opened, rows.schema)
-        if _number(opened, app) >= sequence:
+        if sequence_in(opened, app) >= sequence:
             raise made_elsewhere(place)
         check_alone(files, session_id, writer, _counting(files, opened))
-        if any(_number(opened, name) != move.before for name, move in moves.items()):
+        if any(sequence_in(opened, name) != move.before for name, move in moves.items()):
             raise StoredElsewhereError(
                 f"another process has changed session {session_id} of the lake {files.root} meanwhile"
             )
@@ -110,10 +110,6 @@ def withdraw(files: LakeFiles, session_id: str, writer: str) -> None:
         back = [file for path, file in own.items() if file.table_name == name and path not in kept]
         if gone or back:
             log.commit(back, gone)
-
-
-def _number(opened: Any, name: str) -> int:
-    return 0 if opened is None else int(opened.transaction_version(name) or 0)
 
 
 def _counting(files: LakeFiles, opened: Any) -> Sequence[DataFile]:
