@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -108,24 +109,27 @@ def forget(collector: FakeCollector) -> None:
     collector.final.clear()
 
 
-def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
-    """Make the ``number``-th durable act (write, sync, rename, delete, send) of the shipper its last."""
-    acts: list[str] = []
+ACTS: Final = ("send", "savez", "fsync", "rename", "unlink", "rmtree")
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, number: int, among: Collection[str] = ACTS) -> None:
+    """Make the ``number``-th durable act among these (write, sync, rename, delete, send) its last one."""
+    acts = count(1)
+
+    def die(name: str) -> None:
+        if name in among and next(acts) == number:
+            raise Killed(name)
 
     def deadly(name: str, act: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            acts.append(name)
-            if len(acts) == number:
-                raise Killed(name)
+            die(name)
             return act(*args, **kwargs)
 
         return wrapped
 
     def sends(self: IngestCall, request: IngestRequest) -> None:
         if request.WhichOneof("body") == "batch":
-            acts.append("send")
-            if len(acts) == number:
-                raise Killed("send")
+            die("send")
         plain_send(self, request)
 
     plain_send = IngestCall.send
@@ -139,7 +143,6 @@ def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[str]:
         monkeypatch.setattr(owner, name, deadly(name, getattr(owner, name)))
     monkeypatch.setattr(np, "savez", deadly("savez", np.savez))
     monkeypatch.setattr(IngestCall, "send", sends)
-    return acts
 
 
 @pytest.fixture
@@ -160,24 +163,32 @@ def test_killed_between_any_two_of_its_acts_a_shipper_loses_and_doubles_nothing(
     make_spool(session, collector, calls=350)
     expected = undisturbed(session, collector)
     died_in: list[str] = []
-    survived = 0  # how many acts there are depends on when acknowledgements come
-    for number in range(1, 200):
-        victim = tmp_path / f"victim-{number}"
+
+    def killed(number: int, among: Collection[str] = ACTS) -> bool:
+        victim = tmp_path / f"victim-{number}-{len(among)}-{len(died_in)}"
         shutil.copytree(session, victim)
+        is_killed = False
         with pytest.MonkeyPatch.context() as deadly:
-            die_at(deadly, number)
+            die_at(deadly, number, among)
             try:
                 ship_all(victim)
-                survived += 1
             except Killed as death:
                 died_in.append(str(death))
+                is_killed = True
         ship_all(victim)
         assert stored(collector) == expected, died_in[-1]
         assert not list(victim.glob("0-*"))
         forget(collector)
+        return is_killed
+
+    survived = 0  # how many acts there are depends on when acknowledgements come
+    for number in range(1, 200):
+        survived += not killed(number)
         if survived == 3:
             break
-    assert {"send", "savez", "fsync", "rename", "unlink", "rmtree"} <= set(died_in)
+    for act in set(ACTS) - set(died_in):  # its number was another one each time
+        assert killed(1, [act])
+    assert set(ACTS) <= set(died_in)
 
 
 def test_killed_by_sigkill_at_random_times_a_shipper_loses_and_doubles_nothing(
