@@ -27,7 +27,7 @@ from rankmem_protos.errors import RankmemError
 from two_sessions import NEW, OLD, two_sessions
 
 TRIES, FASTER = 8, 0.8
-"""Tries of a kill, and what a process is expected to take after one that ended first, of what was expected."""
+"""Tries of a kill, and the share of its time that a process is given after one that had ended first."""
 
 
 def start(database: Path, lake: Path) -> subprocess.Popen[bytes]:
