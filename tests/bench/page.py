@@ -9,6 +9,7 @@ folder in which the databases are kept for the next run.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -212,16 +214,20 @@ def _peaks(queries: Queries, job: Job) -> list[Figure]:
 def _viewers(options: Options) -> Iterator[Figure]:
     """What 50 viewers of a live session take from ingest."""
     work = prepared(options)
+    seen: list[dict[str, float]] = []
     samples = alternate(
         {
             "alone": lambda: work.events / send_paired(work),
-            "viewed": lambda: work.events / send_paired(work, _viewed),
+            "viewed": lambda: work.events / send_paired(work, partial(_viewed, seen)),
         },
         2 if options.quick else 4,
         lambda text: say(f"ingest, {text}"),
     )
     yield of_samples("ingest, nobody looks", samples["alone"], "events/s")
     note = "the page and all its viewers run on the same cores"
+    for who, name in (("page", "the page"), ("viewers", "the viewers themselves")):
+        shares = [each[f"{who}_cores"] for each in seen]
+        yield of_samples(f"{VIEWERS} viewers, cores that {name} take", shares, "")
     yield of_ratio(
         f"ingest with {VIEWERS} viewers / without",
         samples["viewed"],
@@ -232,7 +238,7 @@ def _viewers(options: Options) -> Iterator[Figure]:
 
 
 @contextmanager
-def _viewed(address: str) -> Iterator[None]:
+def _viewed(seen: list[dict[str, float]], address: str) -> Iterator[None]:
     script = Path(__file__).with_name("page_viewers.py")
     command = [sys.executable, str(script), address, str(VIEWERS), INGESTED]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -244,7 +250,9 @@ def _viewed(address: str) -> Iterator[None]:
         yield
     finally:
         child.stdin.close()
-        say(f"viewers: {child.stdout.read().strip()}")
+        text = child.stdout.read().strip()
+        say(f"viewers: {text}")
+        seen.append(json.loads(text))
         child.wait(60)
 
 

@@ -108,7 +108,7 @@ export class CurvePlot {
       if (!text) continue;
       const isLeft = at + 8 + g.measureText(text).width > box.x + box.width;
       g.textAlign = isLeft ? "right" : "left";
-      g.fillText(text, isLeft ? at - 4 : at + 4, box.y + 2);
+      clearText(g, text, isLeft ? at - 4 : at + 4, box.y + 2);
     }
     if (this.band) {
       g.fillStyle = `${ink("sel")}44`;
@@ -138,12 +138,18 @@ export function paintLife(g, box, begin, end, text) {
   for (const at of [begin, end]) if (at >= left && at <= right) g.fillRect(at - 1, y - 3, 2, 9);
   const wide = g.measureText(text).width;
   const x = Math.max(box.x, Math.min(left + 4, box.x + box.width - wide - 4));
-  g.fillStyle = ink("card");
-  g.fillRect(x - 2, y + 4, wide + 4, 14);
-  g.fillStyle = ink("accent");
   g.textBaseline = "top";
   g.textAlign = "left";
-  g.fillText(text, x, y + 6);
+  clearText(g, text, x, y + 6);
+}
+
+// Text that lines behind it do not cross.
+function clearText(g, text, x, y) {
+  g.strokeStyle = ink("card");
+  g.lineWidth = 4;
+  g.strokeText(text, x, y);
+  g.lineWidth = 1;
+  g.fillText(text, x, y);
 }
 
 function upright(g, box, at) {

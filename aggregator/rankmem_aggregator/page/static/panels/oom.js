@@ -72,7 +72,7 @@ export function whyPanel(root, number, lacking) {
     columns: SETTING_COLUMNS,
     told: ({ figures }) => {
       const kinds = figures.kinds ?? [];
-      panel.note(kinds.join(", also "));
+      panel.note(kinds[0] ?? "");  // the answer itself names the others
       panel.noteElement.title = kinds.map((kind) => `${kind}: ${KINDS[kind]}`).join("\n");
       lacking(figures.lacks_bytes || null);
     },
