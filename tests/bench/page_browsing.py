@@ -186,8 +186,10 @@ class _Measured:
         yield self._figure(f"heap after {interactions} interactions", heap, "MB", at_most=HEAP_MB)
         renderers = [each["id"] for each in self._processes() if each["type"] == "renderer"]
         memory = max((psutil.Process(each).memory_full_info() for each in renderers), key=lambda all: all.rss)
-        note = f"its own {memory.uss / 1e6:.0f} MB, the rest shared with Chromium's other processes"
-        yield self._figure("renderer's memory then", memory.rss / 1e6, "MB", at_most=RENDERER_MB, note=note)
+        note = f"{memory.rss / 1e6:.0f} MB resident, with what it shares with Chromium's other processes"
+        yield self._figure(
+            "renderer's own memory then", memory.uss / 1e6, "MB", at_most=RENDERER_MB, note=note
+        )
 
     def _changes(self, name: str, change: Callable[[], dict[str, Any]]) -> Figure:
         wall: list[float] = []
