@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from ascend_files import MB, Story, a_story, store_parts, write_database
-from constructed import SECOND_NS, SESSION, RankLog, empty_database, store_logs, store_rows
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs, store_rows
 from json_schema import faults
 from ledger_job import FOREIGN, GIB, GPU, MIB, RUNTIME, shared_device, whose
 from rankmem_aggregator import connect
 from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.json_schemas import schema_of
-from rankmem_aggregator.insights.ledger import SCHEMA
+from rankmem_aggregator.insights.ledger import PARTS, SCHEMA, by_instant
 from rankmem_cli.main import app
 from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
@@ -64,6 +64,53 @@ def test_the_processes_of_a_device_and_the_others_add_up_to_what_is_used(tmp_pat
     assert (answer.figures["num_ranks"], answer.figures["unknown_parts"]) == (2, [])
     assert answer.sentence.startswith("cuda:0 of 2 ranks: of 50.50 GiB used PyTorch 41.00 GiB, ")
     assert "other processes and the driver 7.00 GiB (13.9%)" in answer.sentence
+
+
+def test_over_time_each_instant_adds_up_and_the_fullest_is_the_one_of_the_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        shared_device(connection)
+    with connect(path) as queries:
+        fullest, course = queries.ledger(), queries.ledger(num_instants=50)
+    assert course.sentence == fullest.sentence
+    assert course.figures == fullest.figures
+    rows = course.rows.to_pylist()
+    at = fullest.figures["at_ns"]
+    assert [row for row in rows if row["at_ns"] == at] == fullest.rows.to_pylist()
+    first, *_, last = by_instant(course.rows).to_pylist()
+    assert (first["at_ns"], last["at_ns"]) == (BASE_NS + SECOND_NS, at)
+    assert (first["used_bytes"], first["pytorch_bytes"]) == (2 * RUNTIME + FOREIGN, 0)
+    assert (first["communicators_bytes"], first["unknown"]) == (None, ["communicators"])
+    assert (last["used_bytes"], last["runtime_bytes"]) == (fullest.figures["used_bytes"], 2 * RUNTIME)
+    for row in (first, last):
+        assert sum(row[f"{part}_bytes"] or 0 for part in PARTS) == row["used_bytes"]
+    assert course.notes[-1].startswith("measured: PyTorch, communicators; derived: runtime, unexplained, ")
+
+
+def test_over_time_a_process_counts_from_its_first_sample_to_its_end(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        logs = [RankLog(rank=0, ended=9 * SECOND_NS), RankLog(rank=1, ended=5 * SECOND_NS + 1)]
+        for log, seconds in zip(logs, (range(1, 9), range(3, 6)), strict=True):
+            for second in seconds:
+                on_device = {"device_used_bytes": 3 * GIB, "device_total_bytes": 4 * GIB}
+                log.sample((1 + log.rank) * GIB, at=second * SECOND_NS + log.rank, device=GPU, **on_device)
+        store_logs(connection, logs)
+        store_rows(
+            connection, "device_info", [whose(log) | {"uuid": "GPU-1", "source": "tap"} for log in logs]
+        )
+
+    answer = answered(tmp_path, fill, num_instants=100)
+    ranks: dict[int, set[int]] = {}
+    for row in answer.rows.to_pylist():
+        if row["rank"] is not None:
+            ranks.setdefault((row["at_ns"] - BASE_NS) // SECOND_NS, set()).add(row["rank"])
+    assert ranks == {1: {0}, 2: {0}, 3: {0, 1}, 4: {0, 1}, 5: {0, 1}, 6: {0}, 7: {0}, 8: {0}}
+    others = {
+        (row["at_ns"] - BASE_NS) // SECOND_NS: row["bytes"]
+        for row in answer.rows.to_pylist()
+        if row["part"] == "other_processes"
+    }
+    assert others == {**dict.fromkeys((1, 2, 6, 7, 8), 2 * GIB), **dict.fromkeys((3, 4, 5), 0)}
 
 
 def test_a_component_that_was_sampled_long_before_leaves_the_answer_suspected(tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ Stage: query, in the reader's process. In: a way to ask named queries. Out: an `
 components + unexplained) + other processes, at the instant at which the device held most. Each part is
 *measured* (an allocator's own figure, or a sample by the driver), *derived* (the difference of measured ones,
 or what the process held before its first allocation) or *unknown*, never 0 instead. The parts that are known
-add up to what is used.
+add up to what is used. Over time it is the same sum at many instants.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,9 +34,13 @@ FINDING_DEVICE_SHARE: Final = 0.02
 """Of the whole device: less is none, since a driver holds some hundreds of MiB for itself."""
 APART_NS_MAX: Final = 2_000_000_000
 """Samples come about once a second; parts further apart leave the answer suspected."""
+SAME_ROUND_NS: Final = 500_000_000
+"""Samples of one round are less apart."""
 
 SCHEMA: Final = pa.schema(
     [
+        ("at_ns", pa.int64()),
+        ("used_bytes", pa.int64()),
         ("part", pa.string()),
         ("name", pa.string()),
         ("attempt", pa.int64()),
@@ -45,15 +52,39 @@ SCHEMA: Final = pa.schema(
         ("basis", pa.string()),
     ]
 )
-"""The rows of the answer, process after process. part: pytorch, communicators, runtime, component,
-unexplained, other_processes, or outside_allocators where what a process holds is not known; name: the
-component's own; rank: NULL for what is of no rank; bytes: NULL where unknown; share: of what is used; source:
-measured, derived or unknown; basis: what the figure rests on, in words."""
+"""The rows of the answer, instant after instant (common clock), process after process. used_bytes: of the
+device then, or of its processes where that was not sampled; part: one of :data:`PARTS`; name: the component's
+own; rank: NULL for what is of no rank; bytes: NULL where unknown; share: of what is used; source: measured,
+derived or unknown; basis: what the figure rests on, in words."""
+
+PARTS: Final = (
+    "pytorch",
+    "communicators",
+    "runtime",
+    "component",
+    "unexplained",
+    "other_processes",
+    "outside_allocators",
+)
+"""The last where what a process holds is not known."""
 
 Row = dict[str, Any]
 
 
-def ledger_of(ask: Ask, session_id: str, *, rank: int | None = None, device: str | None = None) -> Answer:
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """The ledger of a device at an instant."""
+
+    processes: list[Row]
+    rows: list[Row]
+    used_bytes: int | None
+    apart_ns: int
+    """How far the samples of its parts lie from the instant, at most."""
+
+
+def ledger_of(
+    ask: Ask, session_id: str, *, rank: int | None = None, device: str | None = None, num_instants: int = 0
+) -> Answer:
     """The ledger of one device.
 
     Args:
@@ -61,8 +92,11 @@ def ledger_of(ask: Ask, session_id: str, *, rank: int | None = None, device: str
         session_id: full id.
         rank: a rank that has the device; None: the fullest device of the session, accelerators first.
         device: type and index as that rank names it; None: any.
+        num_instants: rows of so many instants, at most, from the first sample of the device to its last; 0:
+            of the fullest alone, which the sentence and the figures are about in both cases.
     """
-    processes = ask("ledger_processes", session=session_id).to_pylist()
+    unplaced = {"place": None, "attempt": None, "num_instants": 1}
+    processes = ask("ledger_processes", session=session_id, **unplaced).to_pylist()
     place = _place(processes, rank, device)
     if place is None:
         return cannot_tell("ledger", session_id, text.no_samples(rank, device), SCHEMA)
@@ -70,14 +104,82 @@ def ledger_of(ask: Ask, session_id: str, *, rank: int | None = None, device: str
     if all(row["app_reserved_bytes"] is None is row["device_used_bytes"] for row in own):
         reason = text.nothing_outside(own[0]["rank"], own[0]["device"])
         return cannot_tell("ledger", session_id, reason, SCHEMA)
-    rows: list[Row] = []
-    apart_ns = 0
-    for process in own:
-        components = _components(ask, session_id, process)
-        rows += _parts(process, components)
-        sampled = [each["sampled_ns"] for each in (process, *components) if each["sampled_ns"] is not None]
-        apart_ns = max(apart_ns, *(abs(sampled_ns - process["at_ns"]) for sampled_ns in sampled))
-    return _answer(session_id, own, rows, apart_ns)
+    (fullest,) = _sums(ask, session_id, own, lambda row: True)
+    if not num_instants:
+        return _answer(session_id, fullest, fullest.rows)
+    placed = {"place": place, "attempt": own[0]["attempt"], "num_instants": num_instants}
+    course = ask("ledger_processes", session=session_id, **placed).to_pylist()
+    sums = _sums(ask, session_id, filter(_has_begun, course), _has_begun)
+    rows = [row for each in sums for row in each.rows]
+    answer = _answer(session_id, fullest, rows)
+    return replace(answer, notes=(*answer.notes, text.sources(rows)))
+
+
+def _has_begun(sample: Row) -> bool:
+    """Whether the process, or the component, was there by the instant, as far as its first sample shows."""
+    return bool(sample["sampled_ns"] is None or sample["sampled_ns"] <= sample["at_ns"] + SAME_ROUND_NS)
+
+
+def _sums(
+    ask: Ask, session_id: str, processes: Iterable[Row], counts: Callable[[Row], bool]
+) -> Iterator[_Sum]:
+    """The sums of one device, by the instants that its processes' rows are of.
+
+    Args:
+        ask: as above.
+        session_id: as above.
+        processes: rows of ``ledger_processes``, the earliest first.
+        counts: whether a component's row is taken.
+    """
+    processes = list(processes)
+    of_track: dict[tuple[Any, ...], list[Row]] = {}
+    for row in processes:
+        of_track.setdefault((row["attempt"], row["rank"], row["device"]), []).append(row)
+    components: dict[tuple[Any, ...], list[Row]] = {}
+    for track, rows in of_track.items():
+        for each in _components(ask, session_id, rows):
+            if counts(each):
+                components.setdefault((*track, each["at_ns"]), []).append(each)
+    for at_ns, group in groupby(processes, key=lambda row: row["at_ns"]):
+        own = list(group)
+        parts: list[Row] = []
+        sampled: list[int] = []
+        for process in own:
+            key = (process["attempt"], process["rank"], process["device"], at_ns)
+            named = components.get(key, [])
+            parts += _parts(process, named)
+            sampled += [each["sampled_ns"] for each in (process, *named) if each["sampled_ns"] is not None]
+        used, others = _others(own, parts)
+        for row in (parts := [*parts, *others]):
+            row |= {"at_ns": at_ns, "used_bytes": used}
+            row["share"] = row["bytes"] / used if used and row["bytes"] is not None else None
+        apart_ns = max((abs(sampled_ns - at_ns) for sampled_ns in sampled), default=0)
+        yield _Sum(own, parts, used, apart_ns)
+
+
+def by_instant(rows: pa.Table) -> pa.Table:
+    """The same by instant: each part's bytes of all processes together, and what is used.
+
+    Returns:
+        at_ns, used_bytes, a column for each of :data:`PARTS` (``pytorch_bytes``; NULL where unknown of all
+        processes, or not there), unknown (parts that are unknown of a process, and lie in the rest).
+    """
+    found = []
+    for at_ns, group in groupby(rows.to_pylist(), key=lambda row: row["at_ns"]):
+        sums: Counter[str] = Counter()
+        unknown: dict[str, None] = {}
+        used = None
+        for row in group:
+            used = row["used_bytes"]
+            if row["bytes"] is None:
+                unknown[row["part"]] = None
+            else:
+                sums[row["part"]] += row["bytes"]
+        parts = {f"{part}_bytes": sums.get(part) for part in PARTS}
+        found.append({"at_ns": at_ns, "used_bytes": used, **parts, "unknown": list(unknown)})
+    sizes = [(f"{name}_bytes", pa.int64()) for name in ("used", *PARTS)]
+    schema = pa.schema([("at_ns", pa.int64()), *sizes, ("unknown", pa.list_(pa.string()))])
+    return pa.Table.from_pylist(found, schema=schema)
 
 
 def _place(processes: Sequence[Row], rank: int | None, device: str | None) -> str | None:
@@ -97,15 +199,16 @@ def _place(processes: Sequence[Row], rank: int | None, device: str | None) -> st
     return str(best["place"])
 
 
-def _components(ask: Ask, session_id: str, row: Row) -> list[Row]:
+def _components(ask: Ask, session_id: str, rows: Sequence[Row]) -> list[Row]:
+    """Those of one process at all instants that its rows are of."""
+    instants = [{"at_ns": row["at_ns"], "seq": row["sampled_seq"]} for row in rows]
     found: list[Row] = ask(
         "ledger_components",
         session=session_id,
-        attempt=row["attempt"],
-        rank=row["rank"],
-        device=row["device"],
-        at_ns=row["at_ns"],
-        seq=row["sampled_seq"],
+        attempt=rows[0]["attempt"],
+        rank=rows[0]["rank"],
+        device=rows[0]["device"],
+        instants=json.dumps(instants),
     ).to_pylist()
     return found
 
@@ -164,25 +267,22 @@ def _row(process: Row, part: str, num_bytes: int | None, source: str, basis: str
     return whose | more
 
 
-def _answer(session_id: str, processes: Sequence[Row], rows: list[Row], apart_ns: int) -> Answer:
-    used, others = _others(processes, rows)
-    rows += others
-    for row in rows:
-        row["share"] = row["bytes"] / used if used and row["bytes"] is not None else None
-    figures = _figures(processes, rows, used) | {"samples_apart_ns": apart_ns}
+def _answer(session_id: str, fullest: _Sum, rows: Sequence[Row]) -> Answer:
+    processes, parts = fullest.processes, fullest.rows
+    figures = _figures(processes, parts, fullest.used_bytes) | {"samples_apart_ns": fullest.apart_ns}
     on_host = processes[0]["device"].partition(":")[0] in HOST_MEMORY
     figures["finding"] = None if on_host else _finding(figures)
-    is_sure = figures["num_unknown"] == 0 and apart_ns <= APART_NS_MAX
+    is_sure = figures["num_unknown"] == 0 and fullest.apart_ns <= APART_NS_MAX
     return Answer(
         question="ledger",
         session_id=session_id,
         verdict="finding" if figures["finding"] else "fine",
         certainty="exact" if is_sure else "suspected",
         error=text.error(figures, APART_NS_MAX),
-        sentence=text.sentence(figures, rows),
+        sentence=text.sentence(figures, parts),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
-        notes=text.notes(figures, rows, is_host=on_host),
+        notes=text.notes(figures, parts, is_host=on_host),
         next_commands=text.next_commands(figures),
     )
 

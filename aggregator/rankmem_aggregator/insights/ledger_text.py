@@ -120,6 +120,15 @@ def notes(figures: Row, rows: Sequence[Row], *, is_host: bool) -> tuple[str, ...
     return tuple(dict.fromkeys(found))
 
 
+def sources(rows: Sequence[Row]) -> str:
+    """How each part is known, over all rows."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        found.setdefault(row["source"], {})[NAMES[row["part"]]] = None
+    kinds = ("measured", "derived", "unknown")
+    return "; ".join(f"{kind}: {', '.join(found[kind])}" for kind in kinds if kind in found)
+
+
 def next_commands(figures: Row) -> tuple[str, ...]:
     """What to run next."""
     return (f"rankmem peak --by component --rank {figures['rank']}",)

@@ -161,7 +161,12 @@ class InsightQuestions(Asking):
         return self._over(answer, full_id, rank, attempt=attempt, device=device)
 
     def ledger(
-        self, session: str | None = None, *, rank: int | None = None, device: str | None = None
+        self,
+        session: str | None = None,
+        *,
+        rank: int | None = None,
+        device: str | None = None,
+        num_instants: int = 0,
     ) -> Answer:
         """What holds a device's memory, seen from outside: the ranks' allocators and what lies beyond them.
 
@@ -169,6 +174,8 @@ class InsightQuestions(Asking):
             session: see :meth:`session_id`.
             rank: one that has the device; None: the fullest device of the session.
             device: type and index; None: the rank's fullest.
+            num_instants: rows of so many instants, at most, between the device's first sample and its last;
+                0: of the fullest instant, which the sentence is about in both cases.
 
         Returns:
             An answer whose rows are the parts of what is used, each measured, derived or unknown; columns:
@@ -177,7 +184,7 @@ class InsightQuestions(Asking):
         from rankmem_aggregator.insights.ledger import ledger_of
 
         full_id = self.session_id(session)
-        answer = ledger_of(self._ask, full_id, rank=rank, device=device)
+        answer = ledger_of(self._ask, full_id, rank=rank, device=device, num_instants=num_instants)
         return self._over(answer, full_id, rank, device=device)
 
     def fit(

@@ -447,6 +447,22 @@ def ledger() -> list[Column]:
     ]
 
 
+def ledger_over_time() -> list[Column]:
+    """Columns of ``rankmem ledger --over-time``."""
+    return [
+        utc("at (UTC)", "at_ns", importance=9),
+        size("used", "used_bytes", importance=8),
+        size("PyTorch", "pytorch_bytes", importance=7),
+        size("communicators", "communicators_bytes", importance=4),
+        size("runtime", "runtime_bytes", importance=3),
+        size("components", "component_bytes", importance=2),
+        size("unexplained", "unexplained_bytes", importance=5),
+        size("others", "other_processes_bytes", importance=6),
+        size("outside", "outside_allocators_bytes", importance=1),
+        words("unknown", "unknown", importance=0),
+    ]
+
+
 def fit(what: str) -> list[Column]:
     """Columns of ``rankmem fit``; ``what``: batch or length."""
     return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -18,6 +19,8 @@ from rankmem_cli.show.render import Format, begin, note, plain, show_table
 from rankmem_cli.show.units import safe_text
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rankmem_aggregator.insights.answer import Answer, Certainty
     from rankmem_aggregator.query.queries import Queries
     from rankmem_cli.show.session import SessionFacts
@@ -52,6 +55,7 @@ def tell(
     *,
     output: Format,
     fail_on: str | None,
+    table: Callable[[pa.Table], pa.Table] | None = None,
 ) -> None:
     """Asks for an insight, shows it and exits: 0, 1 for a finding with ``--fail-on``, 2 where it cannot tell.
 
@@ -60,6 +64,7 @@ def tell(
         ask: the question.
         columns: those of its table.
         fail_on: the least certainty of a finding that is a failure; None: none is.
+        table: what is made of the answer's rows to show them as a table; None: nothing.
     """
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_session
@@ -69,6 +74,10 @@ def tell(
             answer = ask(queries, facts)
         if output is Format.TABLE:
             note(facts.title())
+        if table is not None and output is Format.TABLE:
+            answer = replace(
+                answer, rows=table(answer.rows).replace_schema_metadata(answer.rows.schema.metadata)
+            )
         show_insight(answer, columns(answer), output=output)
     code = answer.exit_code(cast("Certainty | None", fail_on))
     if code:

@@ -1,12 +1,16 @@
--- Question: What did each process hold on its device at the instant at which the device held most?
+-- Question: What did each process hold on its device: at the instant at which the device held most, or over time?
 -- Parameters:
 --   session (text): session id
+--   place (text): over time of this device alone; NULL: the fullest instant of each
+--   attempt (count): with place: of this start of the workers
+--   num_instants (count): with place: in so many equal intervals of time the last sample of each
 -- Columns:
 --   place (text): the device, for whichever process: its UUID, else its host and index
 --   has_uuid: whether that is a UUID, so that processes of one place are on one device
 --   attempt, rank, device, host_name: whose process
---   at_ns (ns, common clock): the instant: the first sample at which the device, or where that is not known a process on
---     it, held most, of those at which the allocator's bytes are known
+--   at_ns (ns, common clock): the instant; the fullest: the first sample at which the device, or where that is not known a
+--     process on it, held most, of those at which the allocator's bytes are known. Processes that were over by then are
+--     left out
 --   sampled_ns (ns, common clock): of the process: the last sample before, else its first
 --   sampled_seq: that sample's position in the rank's log
 --   app_reserved_bytes (bytes): held by the process then; NULL where that is not known
@@ -19,6 +23,7 @@ WITH sample AS (
         coalesce(d.uuid, concat(s.host_uid, ' ', a.device)) AS place,
         d.uuid IS NOT NULL AS has_uuid,
         h.host_name,
+        s.ended_ns,
         a.*,
         f.first_seq
     FROM app_curve AS a
@@ -34,20 +39,36 @@ WITH sample AS (
     CROSS JOIN unstreamed
     WHERE a.session_id = $session
 ),
-fullest AS (
-    SELECT
-        place,
-        arg_max(
-            {attempt: attempt, at_ns: time_ns},
-            (
-                known_bytes IS NOT NULL,
-                coalesce(device_used_bytes, -1),
-                coalesce(app_reserved_bytes, -1),
-                -time_ns
-            )
-        ) AS best
-    FROM sample
-    GROUP BY place
+instant AS (
+    SELECT place, best.attempt AS attempt, best.at_ns AS at_ns
+    FROM (
+        SELECT
+            place,
+            arg_max(
+                {attempt: attempt, at_ns: time_ns},
+                (
+                    known_bytes IS NOT NULL,
+                    coalesce(device_used_bytes, -1),
+                    coalesce(app_reserved_bytes, -1),
+                    -time_ns
+                )
+            ) AS best
+        FROM sample
+        WHERE $place::VARCHAR IS NULL
+        GROUP BY place
+    )
+    UNION ALL
+    SELECT place, attempt, max(time_ns)
+    FROM (
+        SELECT
+            place,
+            attempt,
+            time_ns,
+            interval_of(time_ns, min(time_ns) OVER (), max(time_ns) OVER (), $num_instants, 1) AS part
+        FROM sample
+        WHERE place = $place AND attempt = $attempt
+    )
+    GROUP BY place, attempt, part
 ),
 chosen AS (
     SELECT
@@ -57,13 +78,13 @@ chosen AS (
         s.rank,
         s.device,
         any_value(s.host_name) AS host_name,
-        f.best.at_ns AS at_ns,
+        f.at_ns,
         -- Some recordings have rows of the process and rows of the device.
         coalesce(
             arg_max(
                 {time_ns: s.time_ns, seq: s.seq, app: s.app_reserved_bytes, known: s.known_bytes},
                 (s.app_reserved_bytes IS NOT NULL, s.seq)
-            ) FILTER (WHERE s.time_ns <= f.best.at_ns),
+            ) FILTER (WHERE s.time_ns <= f.at_ns),
             arg_min(
                 {time_ns: s.time_ns, seq: s.seq, app: s.app_reserved_bytes, known: s.known_bytes},
                 (s.app_reserved_bytes IS NULL, s.seq)
@@ -71,13 +92,14 @@ chosen AS (
         ) AS process,
         arg_min(s.app_reserved_bytes, s.seq) FILTER (WHERE s.known_bytes = 0 AND s.seq < s.first_seq) AS runtime_bytes,
         coalesce(
-            arg_max(s.device_used_bytes, s.seq) FILTER (WHERE s.time_ns <= f.best.at_ns),
+            arg_max(s.device_used_bytes, s.seq) FILTER (WHERE s.time_ns <= f.at_ns),
             arg_min(s.device_used_bytes, s.seq)
         ) AS device_used_bytes,
         max(s.device_total_bytes) AS device_total_bytes
     FROM sample AS s
-    INNER JOIN fullest AS f ON s.place = f.place AND s.attempt = f.best.attempt
+    INNER JOIN instant AS f ON s.place = f.place AND s.attempt = f.attempt
     GROUP BY ALL
+    HAVING any_value(s.ended_ns) IS NULL OR greatest(any_value(s.ended_ns), max(s.time_ns)) >= f.at_ns
 )
 SELECT
     place,
@@ -95,4 +117,4 @@ SELECT
     device_used_bytes,
     device_total_bytes
 FROM chosen
-ORDER BY place, attempt, rank, device;
+ORDER BY place, at_ns, attempt, rank, device;
