@@ -13,7 +13,9 @@
 --   sampled_ns (ns, common clock): that sample; of an allocator NULL
 -- Scatter: none
 WITH instant AS MATERIALIZED (
-    SELECT unnest($instants::STRUCT(at_ns BIGINT, seq BIGINT)[], recursive := true)
+    SELECT i.*
+    FROM (SELECT unnest($instants::STRUCT(at_ns BIGINT, seq BIGINT)[], recursive := true)) AS i
+    CROSS JOIN unstreamed
 )
 SELECT
     i.at_ns,

@@ -57,6 +57,7 @@ instant AS (
         WHERE $place::VARCHAR IS NULL
         GROUP BY place
     )
+    CROSS JOIN unstreamed
     UNION ALL
     SELECT place, attempt, max(time_ns)
     FROM (
@@ -68,6 +69,7 @@ instant AS (
         FROM sample
         WHERE place = $place AND attempt = $attempt
     )
+    CROSS JOIN unstreamed
     GROUP BY place, attempt, part
 ),
 chosen AS (
