@@ -14,9 +14,9 @@ import duckdb
 import pytest
 
 import repetitions  # noqa: F401  (loads the profile of random tests)
-from constructed import clear, empty_database, empty_store
+from constructed import clear, empty_database
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.store.store import Store, open_store
 
 _UNTIL_S = float(os.environ.get("RANKMEM_TESTS_UNTIL_S", "inf"))
 """Seconds since 1970 after which no test begins: .ci/run has a limit, and a slow machine may reach it."""
@@ -54,6 +54,6 @@ def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """An empty one of the test's own, closed behind it."""
-    opened = empty_store(AggregatorConfig(database_path=tmp_path / "store.duckdb"))
+    opened = open_store(AggregatorConfig(database_path=tmp_path / "store.duckdb"))
     yield opened
     opened.close()

@@ -14,7 +14,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from constructed import empty_store
 from file_size_limit import no_file_grows
 from flaky_store import a_group, flaky_connection, written
 from rankmem_aggregator.config import AggregatorConfig
@@ -91,7 +90,7 @@ def disk_fills(path: Path, num_fills: int) -> tuple[int, int]:
     themselves were looked at."""
     chance = random.Random(SEED)
     config = AggregatorConfig(database_path=path, checkpoint_threshold_bytes=300_000, row_group_rows=2048)
-    source, store = RankSource(rank=0), empty_store(config)
+    source, store = RankSource(rank=0), open_store(config)
     events = failed = looks = 0
     for _ in range(num_fills):
         group = next_group(source, chance.choice((50, 400, 3000, 9000)))
