@@ -97,9 +97,10 @@ def _made() -> bytes:
             keep_views(connection, made.stem)
         content = made.read_bytes()
     _put(hashlib.sha256(content).digest() + content, kept, replace=True)
-    by_age = sorted(kept.parent.glob("empty-*"), key=lambda path: path.stat().st_mtime_ns)
-    for old in by_age[:-KEPT_MAX]:
-        old.unlink(missing_ok=True)
+    for names in ("empty-*", "views-*"):
+        by_age = sorted(kept.parent.glob(names), key=lambda path: path.stat().st_mtime_ns)
+        for old in by_age[:-KEPT_MAX]:
+            old.unlink(missing_ok=True)
     return content
 
 
