@@ -6,6 +6,7 @@ And what no file of tests may leave behind for the next one in the same process.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,16 @@ from rankmem_aggregator.store.store import Store, open_store
 
 _UNTIL_S = float(os.environ.get("RANKMEM_TESTS_UNTIL_S", "inf"))
 """Seconds since 1970 after which no test begins: .ci/run has a limit, and a slow machine may reach it."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-rerunfailures tells xdist's first process of a test over a socket, then asks it about the next one:
+    that waited 43 ms for an acknowledgement of the former (Nagle's algorithm), more than half of make test-fast.
+    """
+    reported: socket.socket | None = getattr(getattr(config, "failures_db", None), "sock", None)
+    if reported is not None:
+        reported.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
