@@ -25,8 +25,8 @@ _UNTIL_S = float(os.environ.get("RANKMEM_TESTS_UNTIL_S", "inf"))
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """pytest-rerunfailures tells xdist's first process of a test over a socket, then asks it about the next one:
-    that waited 43 ms for an acknowledgement of the former (Nagle's algorithm), more than half of make test-fast.
+    """pytest-rerunfailures tells xdist's first process of a test over a socket, then asks it about the next:
+    which waited 43 ms for an acknowledgement of the former (Nagle's algorithm).
     """
     reported: socket.socket | None = getattr(getattr(config, "failures_db", None), "sock", None)
     if reported is not None:
