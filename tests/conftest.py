@@ -6,6 +6,7 @@ And what no file of tests may leave behind for the next one in the same process.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +15,22 @@ import duckdb
 import pytest
 
 import repetitions  # noqa: F401  (loads the profile of random tests)
-from constructed import clear, empty_database, empty_store
+from constructed import clear, empty_database
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store.store import Store
+from rankmem_aggregator.store.store import Store, open_store
 
 _UNTIL_S = float(os.environ.get("RANKMEM_TESTS_UNTIL_S", "inf"))
 """Seconds since 1970 after which no test begins: .ci/run has a limit, and a slow machine may reach it."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-rerunfailures tells xdist's first process of a test over a socket, then asks it about the next:
+    which waited 43 ms for an acknowledgement of the former (Nagle's algorithm).
+    """
+    reported: socket.socket | None = getattr(getattr(config, "failures_db", None), "sock", None)
+    if reported is not None:
+        reported.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -54,6 +65,6 @@ def database(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """An empty one of the test's own, closed behind it."""
-    opened = empty_store(AggregatorConfig(database_path=tmp_path / "store.duckdb"))
+    opened = open_store(AggregatorConfig(database_path=tmp_path / "store.duckdb"))
     yield opened
     opened.close()

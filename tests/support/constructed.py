@@ -14,15 +14,12 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 import duckdb
 import pyarrow as pa
 
-from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sql import install_views
-from rankmem_aggregator.store import instance, schema
-from rankmem_aggregator.store.store import Store, open_store
+from rankmem_aggregator.store import schema, templates
 from rankmem_protos.summary_tables import SUMMARY_TABLES
 from rankmem_protos.tables import TABLES
 
@@ -244,23 +241,9 @@ def _empty_file() -> bytes:
     """Made once a process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "empty.duckdb"
-        with _made(str(path)):
-            pass
+        with duckdb.connect(path) if templates.place(path) else _made(str(path)) as connection:
+            schema.write_meta(connection)
         return path.read_bytes()
-
-
-def empty_store(config: AggregatorConfig) -> Store:
-    """An open store in a new file, a copy of the first such of this process; its views are not made again."""
-    config.database_path.write_bytes(_closed_store())
-    with mock.patch.object(instance, "_install_views"):
-        return open_store(config)
-
-
-@cache
-def _closed_store() -> bytes:
-    path = Path(_folder().name, "store.duckdb")
-    open_store(AggregatorConfig(database_path=path)).close()
-    return path.read_bytes()
 
 
 def clear(connection: duckdb.DuckDBPyConnection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ GOLDEN = Path(__file__).with_name("golden") / "cli_help.txt"
 UPDATE = "RANKMEM_UPDATE_GOLDEN"
 
 
+@cache
 def all_help() -> str:
     """The help of the application and of every verb, at 80 columns."""
     verbs = ["run", *(verb.__name__.rstrip("_").replace("_", "-") for verb in VERBS)]

@@ -86,7 +86,7 @@ def test_however_the_highest_change_no_more_than_asked_for_are_shown_until_the_c
         memory.stored(batch(rank, 1 + (rank * 37 + moment) % 101) for rank in range(50))
         memory.stored([batch(moment % 50, final=True)])
         seen |= set(shown(memory))
-        clock.now_s += 5.0
+        clock.now_s += ALIVE_S / 2
     assert len(seen) == 3
     memory.stored([batch(77, 1000)])
     assert 77 in shown(memory)

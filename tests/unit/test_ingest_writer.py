@@ -14,7 +14,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from constructed import empty_store
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.batch import POSITIONS_MAX, IncomingBatch, Spool, decode_batch
 from rankmem_aggregator.ingest.batch_queue import BatchQueue, Outcome, Submission
@@ -37,7 +36,7 @@ class Desk:
 
     def __init__(self, path: Path) -> None:
         self.config = AggregatorConfig(database_path=path, group_wait_s=0.0, group_interval_s=0.0)
-        self.store = (open_store if path.exists() else empty_store)(self.config)
+        self.store = open_store(self.config)
         self.freed = 0
         self.died: list[BaseException] = []
         self.writer = Writer(self.store, self.config, free_memory=self._free, died=self.died.append)

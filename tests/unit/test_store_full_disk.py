@@ -14,7 +14,6 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from constructed import empty_store
 from file_size_limit import no_file_grows
 from flaky_store import a_group, flaky_connection, written
 from rankmem_aggregator.config import AggregatorConfig
@@ -91,7 +90,7 @@ def disk_fills(path: Path, num_fills: int) -> tuple[int, int]:
     themselves were looked at."""
     chance = random.Random(SEED)
     config = AggregatorConfig(database_path=path, checkpoint_threshold_bytes=300_000, row_group_rows=2048)
-    source, store = RankSource(rank=0), empty_store(config)
+    source, store = RankSource(rank=0), open_store(config)
     events = failed = looks = 0
     for _ in range(num_fills):
         group = next_group(source, chance.choice((50, 400, 3000, 9000)))
@@ -199,6 +198,8 @@ def test_a_quota_that_no_look_shows_is_met_again_and_again_and_does_not_end_it(
             store.disk.has_failed = False
             with contextlib.suppress(duckdb.Error):
                 store.instance.connection.execute("CHECKPOINT")  # invalidates what is open
+    with pytest.raises(InvalidatedError):
+        store.write(group)
     store.write(group)
     assert written(store) == (group["memory_event"].num_rows, 1)
 
@@ -216,6 +217,7 @@ def test_what_could_not_be_synced_is_written_again_before_anything_is_acknowledg
     flaky_connection(store).fail = [("COMMIT", "after", duckdb.FatalException("FATAL Error: fsync failed!"))]
     with pytest.raises(InvalidatedError):
         store.write(a_group())
+    store.instance.connection.execute("CREATE TABLE a_user_s (a INTEGER)")
     assert store.disk.log_bytes() > 0
     flaky_connection(store).fail = [("CHECKPOINT", "before", duckdb.TransactionException("active"))]
     with pytest.raises(duckdb.IOException, match="written again first"):

@@ -355,9 +355,9 @@ def test_a_database_that_is_written_is_confined_before_its_tables_are_looked_up(
     seen: list[object] = []
     prepare = schema.prepare
 
-    def looking(connection: duckdb.DuckDBPyConnection) -> schema.DatabaseFacts:
+    def looking(connection: duckdb.DuckDBPyConnection, *, has_views: bool) -> schema.DatabaseFacts:
         seen.extend(connection.execute("SELECT current_setting('enable_external_access')").fetchall())
-        return prepare(connection)
+        return prepare(connection, has_views=has_views)
 
     monkeypatch.setattr(schema, "prepare", looking)
     open_store(AggregatorConfig(database_path=path)).close()

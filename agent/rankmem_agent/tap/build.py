@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import Final
 
 from rankmem_agent.spool.c_header import c_header
 from rankmem_agent.tap.prebuilt import FLAGS, Build, find_prebuilt, tap_key
+from rankmem_protos.cache_folder import cache_folder
 from rankmem_protos.errors import Code, RankmemError
 
 logger = logging.getLogger(__name__)
@@ -94,23 +94,9 @@ def cache_dir() -> Path:
     """The folder of built taps, made if absent, readable by this user alone.
 
     Raises:
-        RankmemError: DENIED if it belongs to another user or others may write to it: what lies there is run.
+        RankmemError: as :func:`~rankmem_protos.cache_folder.cache_folder`: what lies there is run.
     """
-    named = os.environ.get("RANKMEM_TAP_CACHE")
-    path = (
-        Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankmem"
-    )
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = path.stat()
-    except OSError as exc:
-        raise RankmemError(
-            Code.UNSUPPORTED, f"cannot use {path}: {exc}", "name a folder in RANKMEM_TAP_CACHE"
-        ) from exc
-    if facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o022:
-        message = f"{path} belongs to another user or is writable by others, so what lies in it is not loaded"
-        raise RankmemError(Code.DENIED, message, "name a folder of your own in RANKMEM_TAP_CACHE")
-    return path
+    return cache_folder("RANKMEM_TAP_CACHE")
 
 
 def find_compiler() -> str | None:

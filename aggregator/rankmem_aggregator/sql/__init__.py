@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import graphlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -54,11 +54,15 @@ def install_views(connection: duckdb.DuckDBPyConnection) -> None:
     The tables of ``rankmem_protos.tables`` must exist. Call inside of a transaction or before the
     database is served: each file is one statement and its comment.
     """
-    for name in view_names():
-        connection.execute(view_text(name))
-    connection.execute("CREATE SCHEMA IF NOT EXISTS mindstudio")
-    for name in mindstudio_names():
-        connection.execute(mindstudio_text(name))
+    for statement in view_statements():
+        connection.execute(statement)
+
+
+def view_statements() -> Iterator[str]:
+    """The statements that create or replace all views and macros, in order."""
+    yield from map(view_text, view_names())
+    yield "CREATE SCHEMA IF NOT EXISTS mindstudio"
+    yield from map(mindstudio_text, mindstudio_names())
 
 
 @cache

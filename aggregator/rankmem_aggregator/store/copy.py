@@ -15,7 +15,7 @@ from typing import Final
 
 import duckdb
 
-from rankmem_aggregator.store import schema
+from rankmem_aggregator.store import schema, templates
 from rankmem_aggregator.store.instance import Settings
 from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.errors import Code, RankmemError
@@ -54,7 +54,10 @@ def export_duckdb(
         # A folder of mode 0700: no other user sees the file or its log before it has its own mode.
         with tempfile.TemporaryDirectory(prefix=".rankmem-copy-", dir=out_path.parent) as folder:
             unfinished = Path(folder) / "copy.duckdb"
+            is_made = templates.place(unfinished)
             with duckdb.connect(unfinished, config=_SETTINGS) as target:
+                if not is_made:
+                    templates.make(target)
                 _copy(source, target, has)
             unfinished.chmod(PRIVATE_MODE)
             unfinished.replace(out_path)
@@ -77,11 +80,7 @@ def _copy(
     target: duckdb.DuckDBPyConnection,
     present: Mapping[str, Collection[str]],
 ) -> None:
-    from rankmem_aggregator.sql import install_views
-
     for table in schema.ALL_TABLES.values():
-        for statement in schema.creating_statements(table):
-            target.execute(statement)
         if table.name not in present:  # a file of an older version
             continue
         statement = schema.select_statement(table, present[table.name])
@@ -90,5 +89,4 @@ def _copy(
         target.execute(schema.append_statement(table))
         target.unregister(schema.INCOMING)
     target.execute("UPDATE rankmem_meta SET schema_version = ?", [SCHEMA_VERSION])
-    install_views(target)
     target.execute("CHECKPOINT")

@@ -13,7 +13,8 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.store import schema
+from rankmem_aggregator.sql import install_views
+from rankmem_aggregator.store import schema, templates
 from rankmem_aggregator.store.address import address_path, read_address
 from rankmem_aggregator.store.disk import could_not_write
 from rankmem_aggregator.store.stored_tables import check_nothing_runs, stored_tables
@@ -56,15 +57,13 @@ def open_instance(config: AggregatorConfig) -> tuple[duckdb.DuckDBPyConnection, 
             code that would run on our writes, UNSUPPORTED for a newer schema.
     """
     path = config.database_path
+    is_made = templates.place(path)
     connection = _attached(path, config)
     try:
         # Before anything is looked up: an existing file may have been made by a stranger.
         for setting in (TIME_ZONE, *CONFINEMENT):
             connection.execute(setting)
-        check_nothing_runs(connection, _CATALOG)
-        facts = schema.prepare(connection)
-        stored_tables(connection, _CATALOG)
-        _install_views(connection)
+        facts = schema.write_meta(connection) if is_made else _bring_up(connection)
     except duckdb.Error as exc:
         connection.close()
         raise _cannot_open(path, exc) from exc
@@ -120,12 +119,18 @@ def _spill_bytes(config: AggregatorConfig) -> int:
     return min(SPILL_FACTOR * config.memory_limit(), free // 2)
 
 
-def _install_views(connection: duckdb.DuckDBPyConnection) -> None:
-    from rankmem_aggregator.sql import install_views
-
-    connection.execute("BEGIN TRANSACTION")
-    install_views(connection)
-    connection.execute("COMMIT")
+def _bring_up(connection: duckdb.DuckDBPyConnection) -> schema.DatabaseFacts:
+    """Has a file have this version's tables and views."""
+    check_nothing_runs(connection, _CATALOG)
+    has_views = templates.has_views(connection, _CATALOG)
+    facts = schema.prepare(connection, has_views=has_views)
+    stored_tables(connection, _CATALOG)
+    if not has_views:
+        connection.execute("BEGIN TRANSACTION")
+        install_views(connection)
+        connection.execute("COMMIT")
+        templates.keep_views(connection, _CATALOG)
+    return facts
 
 
 def _cannot_open(path: Path, exc: duckdb.Error) -> RankmemError:

@@ -5,7 +5,7 @@ catalog has our own views over the file's tables. The file's views, macros and t
 which no name refers to unless it says so (``stored.main.…``); and statements see no other files, extensions,
 settings: the instance is confined before the first name is looked up.
 
-Making all views takes half a second, more than most queries. So only those that a statement names are made,
+Making all views takes 0.7 s, more than most queries. So only those that a statement names are made,
 with those that they read; all of them where it reads the catalog, or a name is not found.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,8 +23,9 @@ import duckdb
 
 from rankmem_aggregator.sandbox.statements import name_of, type_of
 from rankmem_aggregator.sql import mindstudio_names, mindstudio_text, view_names, view_text, without_texts
-from rankmem_aggregator.store import schema
+from rankmem_aggregator.store import schema, templates
 from rankmem_aggregator.store.instance import CONFINEMENT, ISOLATED, TIME_ZONE, Settings
+from rankmem_aggregator.store.packing import PACKED_SCHEMA, is_packed
 from rankmem_aggregator.store.stored_tables import reading_statements, stored_tables
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.summary_tables import SUMMARY_TABLES
@@ -34,6 +36,7 @@ FILE: Final = "stored"
 TEXTS_KNOWN_MAX: Final = 256
 """Statements that were looked through once and are let through when they come again, as the page's do."""
 MINDSTUDIO: Final = "mindstudio"
+_EMPTY: Final = "empty"
 
 _READING: Final = frozenset(
     {
@@ -74,6 +77,22 @@ class ConfinedInstance:
     def _confine(self) -> None:
         for setting in (TIME_ZONE, *CONFINEMENT):
             self._connection.execute(setting)
+
+    def _take_views(self) -> None:
+        """Has all views that read others, if an empty database is kept: in a tenth of the time that making
+        them takes. Before the instance is confined, and the views of tables follow."""
+        with tempfile.TemporaryDirectory(prefix="rankmem-views-") as folder:
+            path = Path(folder) / "empty.duckdb"
+            if not templates.place(path):
+                return
+            self._connection.execute(f"ATTACH {schema.literal(str(path))} AS {_EMPTY} (READ_ONLY)")
+            self._connection.execute(f"COPY FROM DATABASE {_EMPTY} TO memory (SCHEMA)")
+            self._connection.execute(f"DETACH {_EMPTY}")
+        for table in schema.ALL_TABLES.values():
+            kind = "VIEW" if is_packed(table.name) else "TABLE"
+            self._connection.execute(f"DROP {kind} {schema.quoted(table.name)}")
+        self._connection.execute(f"DROP SCHEMA {PACKED_SCHEMA} CASCADE")
+        self._missing = dict.fromkeys(schema.ALL_TABLES)
 
     def _table_statements(self, table: Table) -> list[str]:
         """The statements for the view of a table: all declared columns, NULL where there are none."""

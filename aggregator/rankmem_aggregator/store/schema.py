@@ -125,8 +125,12 @@ class DatabaseFacts:
     created_ns: int
 
 
-def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
+def prepare(connection: duckdb.DuckDBPyConnection, *, has_views: bool = False) -> DatabaseFacts:
     """Creates missing tables and columns in one transaction; returns which database this is.
+
+    Args:
+        has_views: the views of packed tables are those of this version: they are made again only where
+            their tables get new columns.
 
     Raises:
         RankmemError: UNSUPPORTED for a file of a newer schema, or of one before packed tables; INVALID for a
@@ -139,18 +143,31 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
         if META.name in present:
             check_version(connection, META.name)
         for table in ALL_TABLES.values():
-            for statement in _statements_to_upgrade(table, present.get(_key(table))):
+            for statement in _statements_to_upgrade(table, present.get(_key(table)), has_views=has_views):
                 connection.execute(statement)
         if META.name in present and version_of(connection, META.name) < SUMMARIES_SINCE:
             for name in SUMMARY_TABLES:
                 connection.execute(f"DELETE FROM {quoted(name)}")
-        facts = _write_meta(connection)
+        facts = write_meta(connection)
         connection.execute("COMMIT")
     except BaseException:
         with contextlib.suppress(duckdb.Error):  # a failed COMMIT has done it
             connection.execute("ROLLBACK")
         raise
     return facts
+
+
+def write_meta(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
+    """Writes which database this is into its tables, if nothing did, or their version; returns it."""
+    row = connection.execute("SELECT database_id, created_ns FROM rankmem_meta").fetchone()
+    if row is None:
+        row = (secrets.token_hex(8), time.time_ns())
+        connection.execute("INSERT INTO rankmem_meta VALUES (?, ?, ?)", [SCHEMA_VERSION, *row])
+    else:
+        connection.execute(
+            "UPDATE rankmem_meta SET schema_version = ? WHERE schema_version < ?", [SCHEMA_VERSION] * 2
+        )
+    return DatabaseFacts(database_id=row[0], schema_version=SCHEMA_VERSION, created_ns=row[1])
 
 
 def stored_name(table: Table) -> str:
@@ -373,7 +390,7 @@ def _check_names(present: Collection[str]) -> None:
         )
 
 
-def _statements_to_upgrade(table: Table, present: set[str] | None) -> list[str]:
+def _statements_to_upgrade(table: Table, present: set[str] | None, *, has_views: bool) -> list[str]:
     """The statements that add what a table lacks. Later columns are nullable: older rows have no value."""
     if present is None:
         return creating_statements(table)
@@ -381,16 +398,5 @@ def _statements_to_upgrade(table: Table, present: set[str] | None) -> list[str]:
     name = stored_name(table)
     added = [f"ALTER TABLE {name} ADD COLUMN {quoted(c.name)} {_stored_type(table, c)}" for c in missing]
     upgraded = [*added, *comment_statements(table)] if added else []
-    return [*upgraded, *view_statements(table)] if is_packed(table.name) else upgraded
-
-
-def _write_meta(connection: duckdb.DuckDBPyConnection) -> DatabaseFacts:
-    row = connection.execute("SELECT database_id, created_ns FROM rankmem_meta").fetchone()
-    if row is None:
-        row = (secrets.token_hex(8), time.time_ns())
-        connection.execute("INSERT INTO rankmem_meta VALUES (?, ?, ?)", [SCHEMA_VERSION, *row])
-    else:
-        connection.execute(
-            "UPDATE rankmem_meta SET schema_version = ? WHERE schema_version < ?", [SCHEMA_VERSION] * 2
-        )
-    return DatabaseFacts(database_id=row[0], schema_version=SCHEMA_VERSION, created_ns=row[1])
+    needs_view = is_packed(table.name) and (added or not has_views)
+    return [*upgraded, *view_statements(table)] if needs_view else upgraded

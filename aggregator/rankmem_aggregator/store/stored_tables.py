@@ -75,9 +75,10 @@ def check_nothing_runs(connection: duckdb.DuckDBPyConnection, file: str) -> None
         "SELECT trigger_name FROM duckdb_triggers() WHERE database_name = $file ORDER BY ALL", {"file": file}
     ).fetchall()
     macros = connection.execute(
-        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE database_name = $file "
-        "AND lower(function_name) IN "
-        "(SELECT lower(function_name) FROM duckdb_functions() WHERE database_name = 'system') "
+        # Listed once: all functions take 25 ms.
+        "WITH known AS MATERIALIZED (FROM duckdb_functions()) "
+        "SELECT DISTINCT function_name FROM known WHERE database_name = $file AND lower(function_name) IN "
+        "(SELECT lower(function_name) FROM known WHERE database_name = 'system') "
         "ORDER BY ALL",
         {"file": file},
     ).fetchall()

@@ -1,0 +1,177 @@
+"""Empty databases that are kept: a new one is a copy; one that is opened again may have its views already.
+
+Stage: open, before the store. DuckDB binds each view and macro as it is made, with all that it reads: 0.7
+seconds of CPU time for all. So an empty database is made once for each version of rankmem and DuckDB. In: the
+path of a new database; out: a file there. Of an existing database only its catalog is compared with what
+this version makes: a stranger's views are not run. What is kept lies in the user's cache, under names that
+hold all that decides the content. Where there is none, databases are made and views installed as if nothing
+had been kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from rankmem_aggregator import sql
+from rankmem_aggregator.store import schema
+from rankmem_aggregator.store.packing import PACKED
+from rankmem_protos.cache_folder import cache_folder
+from rankmem_protos.errors import RankmemError
+
+KEPT_MAX: Final = 4
+"""Empty databases of other versions that stay in the cache, 0.8 MB each."""
+
+_VIEWS: Final = """
+SELECT schema_name, view_name, sql, comment FROM duckdb_views() WHERE database_name = $catalog
+UNION ALL
+SELECT schema_name, function_name, function_type || parameters::VARCHAR || macro_definition, comment
+FROM duckdb_functions() WHERE database_name = $catalog
+"""
+"""Values that macros' parameters have by default are not in it: they are constants."""
+_CHECKSUM_BYTES: Final = 32
+_UNORDERED: Final = re.compile(r"\* ?(?:EXCLUDE|REPLACE) \(|\) REPLACE \(")
+
+
+def place(path: Path) -> bool:
+    """Puts an empty database without its row of ``rankmem_meta`` at a path; False where it is not done.
+
+    A file that is there stays as it is.
+    """
+    if path.exists() or Path(f"{path}.wal").exists():
+        return False
+    try:
+        _put(_kept() or _made(), path, replace=False)
+    except (RankmemError, OSError, duckdb.Error):  # no cache of our own, no hard links, no room
+        return False
+    return True
+
+
+def make(connection: duckdb.DuckDBPyConnection) -> None:
+    """Makes in a new database what :func:`place` puts into one."""
+    schema.prepare(connection)
+    sql.install_views(connection)
+    connection.execute(f"DELETE FROM {schema.META.name}")
+
+
+def has_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
+    """Whether the views and macros of an attached database are those that this version makes."""
+    try:
+        known = _path("views").read_text(encoding="ascii")
+    except (RankmemError, OSError, ValueError):
+        return False
+    return known == _digest(connection, catalog)
+
+
+def keep_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
+    """Remembers the views and macros that this version has just installed in an attached database."""
+    with contextlib.suppress(RankmemError, OSError):
+        _put(_digest(connection, catalog).encode("ascii"), _path("views"), replace=True)
+
+
+def _kept() -> bytes | None:
+    try:
+        content = _path("empty").read_bytes()
+    except FileNotFoundError:
+        return None
+    checksum, rest = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
+    return rest if hashlib.sha256(rest).digest() == checksum else None
+
+
+def _made() -> bytes:
+    """A new empty database, which is kept."""
+    kept = _path("empty")
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=kept.parent) as folder:
+        made = Path(folder) / "empty.duckdb"
+        with duckdb.connect(made, config={"default_block_size": schema.BLOCK_BYTES}) as connection:
+            make(connection)
+            connection.execute("CHECKPOINT")
+            keep_views(connection, made.stem)
+        content = made.read_bytes()
+    _put(hashlib.sha256(content).digest() + content, kept, replace=True)
+    for names in ("empty-*", "views-*"):
+        by_age = sorted(kept.parent.glob(names), key=lambda path: path.stat().st_mtime_ns)
+        for old in by_age[:-KEPT_MAX]:
+            old.unlink(missing_ok=True)
+    return content
+
+
+def _put(content: bytes, path: Path, *, replace: bool) -> None:
+    """Writes a whole file, or none."""
+    descriptor, name = tempfile.mkstemp(prefix=".rankmem-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        if replace:
+            os.replace(name, path)
+        else:
+            os.link(name, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _path(kind: str) -> Path:
+    return cache_folder() / f"{kind}-{_key()}"
+
+
+@cache
+def _key() -> str:
+    """Names what decides how a database is made: DuckDB and all statements."""
+    made = hashlib.sha256(duckdb.__version__.encode())
+    for table in schema.ALL_TABLES.values():
+        for statement in schema.creating_statements(table):
+            made.update(statement.encode())
+    for statement in sql.view_statements():
+        made.update(statement.encode())
+    return made.hexdigest()[:32]
+
+
+def _digest(connection: duckdb.DuckDBPyConnection, catalog: str) -> str:
+    """Of the definitions of our views and macros in a database, whatever else it has."""
+    ours = {("main", name) for name in (*sql.view_names(), *PACKED)}
+    ours |= {("mindstudio", name) for name in sql.mindstudio_names()}
+    rows = connection.execute(_VIEWS, {"catalog": catalog}).fetchall()
+    found = sorted(
+        repr((place, name, _in_order(definition), comment))
+        for place, name, definition, comment in rows
+        if (place, name) in ours
+    )
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()
+
+
+def _in_order(definition: str) -> str:
+    """The definition with the columns of each EXCLUDE and REPLACE sorted: DuckDB keeps them in no order, and
+    writes them in another one each time a file is opened."""
+    parts: list[str] = []
+    at = 0
+    while mark := _UNORDERED.search(definition, at):
+        columns, end = _columns(definition, mark.end())
+        parts += definition[at : mark.end()], ", ".join(sorted(columns))
+        at = end
+    return "".join((*parts, definition[at:]))
+
+
+def _columns(definition: str, begin: int) -> tuple[list[str], int]:
+    """The columns of a list that begins there, and where its bracket closes."""
+    columns, depth = [""], 1
+    for at in range(begin, len(definition)):
+        char = definition[at]
+        depth += (char == "(") - (char == ")")
+        if depth == 0:
+            return [column.strip() for column in columns], at
+        if char == "," and depth == 1:
+            columns.append("")
+        else:
+            columns[-1] += char
+    return [], begin
