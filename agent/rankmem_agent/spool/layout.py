@@ -471,6 +471,7 @@ CONTROL_FIELDS: Final = (
     Field("u64", "order_step_last", 344),  # up to this one, then as before; UNKNOWN: for good
     Field("u64", "order_check", 352),  # order_check() of the four; until it fits the order is being written
     Field("u64", "order_taken", 384),  # number of the latest order that the tap has read
+    Field("u64", "order_reader", 392),  # 1: the writer is a tap, which reads orders
 )
 
 STRING_ENTRY_FIELDS: Final = (
