@@ -1,9 +1,9 @@
 """Orders of ``rankmem control``: from the aggregator to the rank's control page, and a row for each.
 
 Stage: shipper process, on the loop's thread. In: ``Order`` replies. Out: an order written into the spool's
-control page, where the tap reads it as a step ends, and rows of ``control_order``, attached to the rank's next
-batch. The aggregator tells an order again on each connection, so none is kept on disk: one that the page has is
-not written again. It never waits for the trainer.
+control page, where the tap reads it as a step ends, and rows of ``control_order``, attached to the rank's
+next batch. The aggregator tells an order again on each connection, so none is kept on disk: one that the page
+has is not written again. It never waits for the trainer.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ DETAIL_OF: Final = {
 """What each order sets."""
 _UNKNOWN: Final = "the shipper does not know this order: use one version of rankmem everywhere"
 _NO_READER: Final = (
-    "nothing in the rank reads orders: it was started by an older version of rankmem, or records without the tap "
-    "(rankmem doctor)"
+    "nothing in the rank reads orders: it was started by an older version of rankmem, or records without the "
+    "tap (rankmem doctor)"
 )
 
 

@@ -34,7 +34,7 @@ def at_detail(state: PairingState, records: Array, seq: Array) -> PairingState:
 
 
 def _reduced(state: PairingState) -> PairingState:
-    """Neither a thread's last phase nor the allocator's last figures, which come with calls, hold any more."""
+    """A thread's last phase and the allocator's last figures, which come with calls, hold no more."""
     devices, categories = state.devices.copy(), state.categories.copy()
     devices["allocated"] = devices["active"] = ABSENT
     categories["source"][np.isin(categories["source"], _OPEN)] = Source.RULE
@@ -48,7 +48,7 @@ def _reduced(state: PairingState) -> PairingState:
 
 
 def _full(state: PairingState, seq: int) -> PairingState:
-    """Something may have been computed meanwhile from parameters, and from gradients, that is not used yet."""
+    """What was computed meanwhile from parameters, and from gradients, may not be used yet."""
     return dataclasses.replace(
         state,
         is_reduced=False,

@@ -1,7 +1,7 @@
 """Orders to a session's running ranks: from which step on, given, and what came of them.
 
-Stage: query, in the process of ``rankmem control``. In: a running aggregator, a session, what is wanted; out:
-the order as it was given, and the rows of the view ``control`` about it. All ranks get the same step: one that
+Stage: query, in the process of ``rankmem control``. In: a running aggregator, a session, what is wanted;
+out: the order as it was given, and the rows of the view ``control`` about it. All ranks get the same step: one that
 none of them has begun by the time that it learns of it, as far as their pace so far tells. A rank that learns
 of it later follows at its next step, and its row says so.
 """
@@ -37,7 +37,7 @@ class Wanted:
     what: str
     """start, stop, full or summary."""
     ranks: Sequence[int] = ()
-    """None: all."""
+    """Empty: all."""
     step_first: int | None = None
     """None: as soon as all ranks can."""
     step_last: int | None = None

@@ -1,8 +1,9 @@
 """Orders of ``rankmem control``: to the shippers of a session's ranks, now and as they connect again.
 
-Stage: the aggregator's gRPC boundary. In: what a client asks; out: an ``Order`` for each rank, on the call of its
-shipper. All ranks that are asked for are told, or none. Orders are kept in memory, for a shipper that comes
-back and for a rank of the same attempt that comes late; what became of each is a row that its shipper sends.
+Stage: the aggregator's gRPC boundary. In: what a client asks; out: an ``Order`` for each rank, on the call of
+its shipper. All ranks that are asked for are told, or none. Orders are kept in memory, for a shipper that
+comes back and for a rank of the same attempt that comes late; what became of each is a row that its shipper
+sends.
 Called from any thread.
 """
 
@@ -47,7 +48,7 @@ class Asked:
 
     session_id: str
     ranks: frozenset[int]
-    """None: all."""
+    """Empty: all."""
     what: str
     step_first: int
     step_last: int | None
@@ -161,16 +162,16 @@ def _check_all(asked: Asked, attempt: int, meant: list[tuple[Told, Spool]], runn
     if absent:
         raise RankmemError(
             Code.NOT_FOUND,
-            f"{_ranks_text(absent)} of attempt {attempt} {'is' if len(absent) == 1 else 'are'} not running, or "
-            "not connected to this aggregator; nothing was changed",
+            f"{_ranks_text(absent)} of attempt {attempt}: not running, or not connected to this aggregator; "
+            "nothing was changed",
             f"connected: {_ranks_text(running)}",
         )
     older = {spool.rank for call, spool in meant if not call.takes_orders}
     if older:
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"the shipper of {_ranks_text(older)} is of a version of rankmem without orders; nothing was changed",
-            "upgrade rankmem on its host before the next run, or leave its ranks out with --ranks",
+            f"the shipper of {_ranks_text(older)} is of a version of rankmem without control; nothing was changed",
+            "upgrade rankmem on its host before the next run, or leave these out with --ranks",
         )
 
 
