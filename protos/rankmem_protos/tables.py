@@ -739,14 +739,14 @@ CONTROL_CHANGE: Final = Table(
         _int("order_id", "The order; see control_order.", nullable=False),
         _name(
             "outcome",
-            "applied; over: its last step has ended; refused: nothing changes, since the rank's steps are calls "
-            "of the model, which only full detail sees.",
+            "applied; over: its last step has ended; refused: nothing changes, since the rank's steps are "
+            "calls of the model, which only full detail sees.",
             nullable=False,
         ),
         _name(
             "detail",
-            "How much is recorded from here on. full: all that the rank was started for. summary: events, steps, "
-            "samples and tags; no operators, stacks or modules.",
+            "How much is recorded from here on. full: all that the rank was started for. summary: events, "
+            "steps, samples and tags; no operators, stacks or modules.",
             nullable=False,
         ),
         _int("step", "The first step that is recorded so.", nullable=False),

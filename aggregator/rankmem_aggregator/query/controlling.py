@@ -1,9 +1,9 @@
 """Orders to a session's running ranks: from which step on, given, and what came of them.
 
 Stage: query, in the process of ``rankmem control``. In: a running aggregator, a session, what is wanted;
-out: the order as it was given, and the rows of the view ``control`` about it. All ranks get the same step: one that
-none of them has begun by the time that it learns of it, as far as their pace so far tells. A rank that learns
-of it later follows at its next step, and its row says so.
+out: the order as it was given, and the rows of the view ``control`` about it. All ranks get the same step:
+one that none of them has begun by the time that it learns of it, as far as their pace so far tells. A rank
+that learns of it later follows at its next step, and its row says so.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _check_all(asked: Asked, attempt: int, meant: list[tuple[Told, Spool]], runn
     if older:
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"the shipper of {_ranks_text(older)} is of a version of rankmem without control; nothing was changed",
+            f"the shipper of {_ranks_text(older)} is of a version without control; nothing was changed",
             "upgrade rankmem on its host before the next run, or leave these out with --ranks",
         )
 

@@ -116,8 +116,8 @@ def _note_order(session_id: str, wanted: Wanted, ordered: Ordered) -> None:
     )
     if ordered.step_first <= ordered.furthest_step:
         note(
-            f"the furthest rank is about in step {ordered.furthest_step}: each follows at its next step, not all "
-            "at the same one"
+            f"the furthest rank is about in step {ordered.furthest_step}: each follows at its next step, "
+            "not all at the same one"
         )
 
 
@@ -131,7 +131,7 @@ def _report(rows: list[dict[str, Any]], ordered: Ordered, timeout_s: float) -> N
     for step in sorted({row["applied_step"] for row in followed if row["is_late"]} - {None}):
         late = [row["rank"] for row in followed if row["is_late"] and row["applied_step"] == step]
         note(
-            f"{_ranks_text(late)}: learned of it too late for step {ordered.step_first}, and followed at {step}"
+            f"{_ranks_text(late)}: learned of it late, and followed at step {step}, not {ordered.step_first}"
         )
     if waiting := [row["rank"] for row in by_state.get("waiting", ())]:
         note(
@@ -153,8 +153,8 @@ def _raise_if_not_followed(
     if refused := by_state.get("refused"):
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"{_ranks_text([row['rank'] for row in refused])}: nothing changes, since the steps are calls of the "
-            "model, which only full detail sees",
+            f"{_ranks_text([row['rank'] for row in refused])}: nothing changes, since the steps are calls of "
+            "the model, which only full detail sees",
             "call rankmem_agent.step() after each batch",
         )
     known = {row["rank"] for rows in by_state.values() for row in rows}

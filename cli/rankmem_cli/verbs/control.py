@@ -12,7 +12,7 @@ What = Annotated[
     Literal["start", "stop", "detail"],
     typer.Argument(
         metavar="start|stop|detail",
-        help="stop: record memory alone, without operators, stacks and modules; start: those too again; detail: LEVEL.",
+        help="stop: record memory alone, no operators, stacks, modules; start: these again; detail: LEVEL.",
     ),
 ]
 Level = Annotated[
@@ -51,9 +51,9 @@ def control(
 ) -> None:
     """Change what the ranks of a running job record, without touching it.
 
-    All ranks change at the same step. Allocations and frees are recorded all the time, so figures of bytes stay
-    exact; what is not known of them meanwhile is reported with each answer. Each order is a row per rank: SELECT *
-    FROM control.
+    All ranks change at the same step. Allocations and frees are recorded all the time, so figures of bytes
+    stay exact; what is not known of them meanwhile is reported with each answer. Each order is a row for each
+    rank: SELECT * FROM control.
     """
     from rankmem_cli.run.controlling import control_ranks
 
