@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
+import contextlib
 import subprocess
 import threading
 from collections.abc import Callable
@@ -65,17 +63,6 @@ def steps_ended(address: str) -> int:
         return int(found.column(0)[0].as_py() or 0)
 
 
-def shipper_pid(folder: Path) -> int:
-    (status,) = (folder / "spool").glob("*/shipper.json")
-    return int(json.loads(status.read_text())["pid"])
-
-
-def kill_shipper(folder: Path) -> None:
-    pid = shipper_pid(folder)
-    os.kill(pid, signal.SIGKILL)
-    until("another shipper is elected", lambda: shipper_pid(folder) != pid)
-
-
 def reached(address: str, step: int) -> Callable[[], bool]:
     """Whether a step is stored; asked twice a second, since each question costs the trainings' processor."""
     return lambda: threading.Event().wait(0.5) or steps_ended(address) >= step
@@ -87,18 +74,21 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     command = (*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "2", str(TRAIN))
     with served(folder) as address:
         variables = environment(folder, RANKMEM_AGGREGATOR=address)
-        with subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True) as run:
+        with (
+            subprocess.Popen(command, cwd=folder, env=variables, stderr=subprocess.PIPE, text=True) as run,
+            contextlib.ExitStack() as ending,
+        ):
+            ending.callback((folder / "done").touch)  # whatever fails here
             until("steps", reached(address, 5))
             absent = control(address, "stop", "--ranks", "1-2")
             less = control(address, "detail", "summary")
             assert less.exit_code == 0, less.output
             first = steps_ended(address) + 60
             window = ("--steps", f"{first}-{first + WINDOW_STEPS - 1}")
-            more = control(address, "detail", "full", *window, "--timeout-s", "2")
+            more = control(address, "detail", "full", *window)
             assert more.exit_code == 0, more.output
-            kill_shipper(folder)
-            until("the window is over", reached(address, first + 2 * WINDOW_STEPS))
-            (folder / "done").touch()
+            until("the window is over", reached(address, first + WINDOW_STEPS + 5))
+            ending.close()
             _, said = run.communicate(timeout=TIMEOUT_S)
             assert run.returncode == 0, said
         ended = control(address, "start")

@@ -56,6 +56,8 @@ class Ordered:
     step_last: int | None
     furthest_step: int
     """The step that the furthest rank was in when the order was given, about."""
+    is_far: bool
+    """The first step is one that the ranks do not reach soon."""
 
 
 def furthest_step(progress: Sequence[Row], now_ns: int) -> int:
@@ -91,9 +93,10 @@ def order(queries: RemoteQueries, session_id: str, wanted: Wanted, asked_by: str
         raise RankmemError(
             Code.INVALID,
             f"step {wanted.step_last} is over or goes on: the furthest rank is about in step {furthest}",
-            f"--steps from {agreed_step(meant, now_ns)} on",
+            f"name steps from {agreed_step(meant, now_ns)} on",
         )
-    first = agreed_step(meant, now_ns) if wanted.step_first is None else wanted.step_first
+    agreed = agreed_step(meant, now_ns)
+    first = agreed if wanted.step_first is None else wanted.step_first
     request = ControlRequest(
         session_id=session_id,
         ranks=wanted.ranks,
@@ -110,6 +113,7 @@ def order(queries: RemoteQueries, session_id: str, wanted: Wanted, asked_by: str
         step_first=first,
         step_last=wanted.step_last,
         furthest_step=furthest,
+        is_far=first > agreed,
     )
 
 
@@ -121,17 +125,18 @@ def outcome(
     timeout_s: float,
     said: Callable[[int, int], None] = lambda followed, told: None,
 ) -> list[Row]:
-    """The rows of ``control`` about an order, once each rank has followed it, or refused.
+    """The rows of ``control`` about an order, once each rank has followed it or refused; of one whose steps are
+    far ahead, once each rank was told.
 
     Args:
         timeout_s: longest wait, in seconds; then ranks may be waiting, or have no row yet.
-        said: called with how many have, and how many were told.
+        said: called with how many these are, and how many were told.
     """
     deadline_s, pause = time.monotonic() + timeout_s, threading.Event()
     text = "SELECT * FROM control WHERE session_id = $session AND order_id = $order ORDER BY attempt, rank"
     while True:
         rows: list[Row] = queries.sql(text, {"session": session_id, "order": ordered.order_id}).to_pylist()
-        decided = sum(row["state"] != "waiting" for row in rows)
+        decided = sum(ordered.is_far or row["state"] != "waiting" for row in rows)
         said(decided, len(ordered.told))
         if decided >= len(ordered.told) or time.monotonic() >= deadline_s:
             return rows

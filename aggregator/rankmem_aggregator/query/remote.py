@@ -170,7 +170,7 @@ class RemoteQueries(Queries):
         try:
             return self._stub.Control(request, metadata=self._line.metadata, timeout=STATUS_TIMEOUT_S)
         except grpc.RpcError as exc:
-            if exc.code() is grpc.StatusCode.UNIMPLEMENTED:
+            if exc.code() is grpc.StatusCode.UNIMPLEMENTED and "rankmem-code" not in _trailing(exc):
                 raise RankmemError(
                     Code.UNSUPPORTED,
                     f"the aggregator at {self.target} is of a version of rankmem without control",

@@ -74,7 +74,7 @@ def control_ranks(
                 session_id,
                 ordered,
                 timeout_s=timeout_s,
-                said=lambda followed, told: update(f"rankmem: {followed} of {told} ranks followed"),
+                said=lambda followed, told: update(f"rankmem: {followed} of {told} ranks have answered"),
             )
     _report(rows, ordered, timeout_s)
 
@@ -135,8 +135,8 @@ def _report(rows: list[dict[str, Any]], ordered: Ordered, timeout_s: float) -> N
         )
     if waiting := [row["rank"] for row in by_state.get("waiting", ())]:
         note(
-            f"{_ranks_text(waiting)}: told; step {ordered.step_first} has not begun after {timeout_s:g} s. "
-            f'What comes of it: rankmem sql "FROM control WHERE order_id = {ordered.order_id}"'
+            f"{_ranks_text(waiting)}: told; step {ordered.step_first} has not begun. What comes of it: "
+            f'rankmem sql "FROM control WHERE order_id = {ordered.order_id}"'
         )
     _raise_if_not_followed(by_state, ordered, timeout_s)
 
