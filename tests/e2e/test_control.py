@@ -20,7 +20,7 @@ from rankmem_protos.errors import RankmemError
 from served import served
 from waiting import until
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 TRAIN = Path(__file__).parent / "training_scripts/controlled.py"
 WINDOW_STEPS = 10
 

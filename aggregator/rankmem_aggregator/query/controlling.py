@@ -125,8 +125,9 @@ def outcome(
     timeout_s: float,
     said: Callable[[int, int], None] = lambda followed, told: None,
 ) -> list[Row]:
-    """The rows of ``control`` about an order, once each rank has followed it or refused; of one whose steps are
-    far ahead, once each rank was told.
+    """The rows of ``control`` about an order, once each rank has followed it or refused.
+
+    Of one whose steps are far ahead: once each rank was told.
 
     Args:
         timeout_s: longest wait, in seconds; then ranks may be waiting, or have no row yet.

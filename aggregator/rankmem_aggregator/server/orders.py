@@ -25,6 +25,7 @@ from rankmem_protos.errors import Code, RankmemError
 ORDERS_MAX: Final = 256
 """Kept for those that connect later, the latest of all sessions."""
 ASKED_BY_CHARS_MAX: Final = 200
+"""Of who asks, as the client says; with the address it came from it is in each rank's row."""
 WHAT: Final = ("start", "stop", "full", "summary")
 
 
@@ -95,7 +96,7 @@ class _Standing:
             what=asked.what,
             step_first=asked.step_first,
             step_last=asked.step_last,
-            asked_by=asked.asked_by[:ASKED_BY_CHARS_MAX],
+            asked_by=asked.asked_by,
             asked_ns=self.order_id,
         )
 

@@ -30,7 +30,7 @@ from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.sandbox.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.server.grpc_errors import abort
 from rankmem_aggregator.server.ingest_call import IngestCall
-from rankmem_aggregator.server.orders import Asked, Given, Orders
+from rankmem_aggregator.server.orders import ASKED_BY_CHARS_MAX, Asked, Given, Orders
 from rankmem_aggregator.server.peers import CallSlots, cut_after, host_of
 from rankmem_aggregator.server.watch import Condition
 from rankmem_aggregator.store.copy import export_duckdb
@@ -54,8 +54,6 @@ EXPORT_READ_S: Final = 3600.0
 """The same for its client to read it; then the call is cancelled and the copy removed."""
 STRETCHES_MAX: Final = 10_000
 """Asked for at once: a message of 200 KB."""
-ASKED_BY_CHARS_MAX: Final = 120
-"""Of who asks for an order, as the client says."""
 EXPORTS_MAX: Final = 4
 """Copies of the database at once, being made or read: each takes its room on the disk."""
 _TEMPORARY_NAME: Final = "[a-z0-9_]{8}"
@@ -324,19 +322,18 @@ class QueryService(query_pb2_grpc.QueryServicer):
     ) -> query_pb2.ControlReply:
         """Tells ranks how much to record from a step on."""
         try:
-            given = self._collector.order(
-                Asked(
-                    session_id=request.session_id,
-                    ranks=frozenset(request.ranks),
-                    what=request.what,
-                    step_first=request.step_first,
-                    step_last=request.step_last if request.HasField("step_last") else None,
-                    asked_by=f"{request.asked_by[:ASKED_BY_CHARS_MAX]} from {host_of(context.peer())}",
-                )
+            asked = Asked(
+                session_id=request.session_id,
+                ranks=frozenset(request.ranks),
+                what=request.what,
+                step_first=request.step_first,
+                step_last=request.step_last if request.HasField("step_last") else None,
+                asked_by=f"{request.asked_by[:ASKED_BY_CHARS_MAX]} from {host_of(context.peer())}",
             )
+            given = self._collector.order(asked)
         except RankmemError as exc:
             abort(context, exc)
-        logger.info("order %d by %s: %s", given.order_id, request.asked_by[:ASKED_BY_CHARS_MAX], request.what)
+        logger.info("order %d by %s: %s", given.order_id, asked.asked_by, asked.what)
         return query_pb2.ControlReply(order_id=given.order_id, attempt=given.attempt, told=given.told)
 
     def _remove_stale_copies(self) -> None:
