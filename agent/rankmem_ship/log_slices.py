@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankmem_agent.spool.exits import Exit
+from rankmem_agent.spool.layout import Kind
 from rankmem_ship.pairing.upserts import ClockEstimate
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 
@@ -46,6 +47,8 @@ class LogSlices:
         self._reader = reader
         self._parts: list[Chunk | Gap] = list(parts)
         self._num_records = len(parts)
+        self._is_at_detail = False
+        """What comes next is a DETAIL record, with which a slice begins."""
 
     def next(self, max_records: int, *, allow_short: bool) -> LogSlice | None:
         """The next slice; None if it is not complete yet. Nothing follows a final one.
@@ -55,7 +58,7 @@ class LogSlices:
             allow_short: return what there is; otherwise only a slice that is full or final.
         """
         self._fill(max_records)
-        full = self._num_records >= max_records
+        full = self._is_at_detail or self._num_records >= max_records
         if not full and not self._reader.is_finished() and not (allow_short and self._parts):
             return None
         # Asked again: with a full batch in hand the log may end behind it, and that is the next batch's.
@@ -69,13 +72,16 @@ class LogSlices:
             full=full,
         )
         self._sequence_next = last + 1
-        self._parts, self._num_records = [], 0
+        self._parts, self._num_records, self._is_at_detail = [], 0, False
         return log_slice
 
     def _fill(self, max_records: int) -> None:
-        while (room := max_records - self._num_records) > 0:
+        while not self._is_at_detail and (room := max_records - self._num_records) > 0:
             part = self._reader.read(room)
             if part is None:
+                return
+            if self._parts and isinstance(part, Chunk) and part.records["kind"][0] == Kind.DETAIL:
+                self._reader.cursor, self._is_at_detail = part.sequence_first, True
                 return
             self._parts.append(part)
             self._num_records += _weight(part)

@@ -152,6 +152,7 @@ class Sender:
             checksums=True,
             receipts=True,
             keeps_details=keeps_details,
+            takes_orders=True,
         )
         self._call: IngestCall | None = None
         self._welcomed = False

@@ -23,6 +23,7 @@ from rankmem_ship.edge import Edge
 from rankmem_ship.encoding import EncodedBatch
 from rankmem_ship.marks import check_not_reported, read_mark
 from rankmem_ship.measurements import Measurements
+from rankmem_ship.orders import Orders
 from rankmem_ship.send_buffer import SendBuffer
 from rankmem_ship.sender import Sender, refusal_error
 from rankmem_ship.set_aside import SetAsideUpload, failure_of
@@ -68,6 +69,7 @@ class Shipper:
         self._edge = Edge(session_dir, config.edge_bytes)
         self._status = StatusFile(session_dir)
         self._measured = Measurements()
+        self._orders = Orders()
         self._generation = 0
         self._failures_logged = 0
         self._batch_number = 0
@@ -279,7 +281,9 @@ class Shipper:
     def _next_of(self, upload: SpoolUpload, now_s: float) -> EncodedBatch | None:
         """The upload's next batch, its faults kept to itself: one broken spool must not stop the others."""
         try:
-            return upload.next_batch(lambda: self._measured.attachments(upload, now_s))
+            return upload.next_batch(
+                lambda: self._orders.attached(upload, self._measured.attachments(upload, now_s))
+            )
         except Exception as exc:  # noqa: BLE001  a spool's own: what is in it may be anything
             self._fail(upload, exc)
             return None
@@ -352,6 +356,10 @@ class Shipper:
             self._faults.log("busy", f"{self._aggregator()} is busy: {self._waits_for}")
         elif body == "wanted":
             self._edge.wanted(reply.wanted)
+        elif body == "order":
+            upload = self._upload(reply.order.spool_id)
+            if upload is not None:
+                self._orders.take(reply.order, upload, time.monotonic_ns() + upload.base_ns)
         elif body == "refusal":
             self._refused(reply.refusal)
 
@@ -413,6 +421,7 @@ class Shipper:
     # -- maintenance -----------------------------------------------------------------------------
 
     def _maintain(self, now_s: float) -> None:
+        self._orders.give(self._open_uploads())
         for upload in self._open_uploads():
             try:
                 upload.maintain(now_s)

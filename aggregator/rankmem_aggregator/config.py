@@ -120,7 +120,13 @@ class AggregatorConfig:
     query_token_file: Path | None = option(
         None, "Tokens that may read, one per line.", variable="RANKMEM_SERVE_QUERY_TOKEN_FILE", metavar="FILE"
     )
-    """With one of both files, what the other would allow is closed."""
+    control_token_file: Path | None = option(
+        None,
+        "Tokens that may read and control what ranks record, one per line.",
+        variable="RANKMEM_SERVE_CONTROL_TOKEN_FILE",
+        metavar="FILE",
+    )
+    """With one of the three files, what the others would allow is closed."""
     insecure: bool = option(
         False, "Serve other hosts without TLS or without a token: anybody who reaches the port gets in."
     )
@@ -393,7 +399,8 @@ class AggregatorConfig:
     @property
     def has_tokens(self) -> bool:
         """Whether a call needs a token."""
-        return self.ingest_token_file is not None or self.query_token_file is not None
+        files = (self.ingest_token_file, self.query_token_file, self.control_token_file)
+        return any(file is not None for file in files)
 
     def memory_limit(self) -> int:
         """The effective memory limit, bytes."""

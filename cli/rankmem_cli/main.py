@@ -16,6 +16,7 @@ import typer
 from rankmem_aggregator.server.process_exit import leave
 from rankmem_cli import errors
 from rankmem_cli.verbs.certs import certs
+from rankmem_cli.verbs.control import control
 from rankmem_cli.verbs.demo import demo
 from rankmem_cli.verbs.diagnose import diagnose
 from rankmem_cli.verbs.diff import diff
@@ -83,6 +84,7 @@ VERBS: tuple[Callable[..., None], ...] = (
     prune,
     ship,
     fetch,
+    control,
     certs,
     doctor,
 )

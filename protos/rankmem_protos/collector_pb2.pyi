@@ -70,6 +70,7 @@ class IngestReply(google.protobuf.message.Message):
     BUSY_FIELD_NUMBER: builtins.int
     RECEIVED_FIELD_NUMBER: builtins.int
     WANTED_FIELD_NUMBER: builtins.int
+    ORDER_FIELD_NUMBER: builtins.int
     SEALED_FIELD_NUMBER: builtins.int
     @property
     def welcome(self) -> global___Welcome: ...
@@ -88,6 +89,8 @@ class IngestReply(google.protobuf.message.Message):
     @property
     def wanted(self) -> global___Wanted: ...
     @property
+    def order(self) -> global___Order: ...
+    @property
     def sealed(self) -> global___Sealed: ...
     def __init__(
         self,
@@ -100,11 +103,12 @@ class IngestReply(google.protobuf.message.Message):
         busy: global___Busy | None = ...,
         received: global___Received | None = ...,
         wanted: global___Wanted | None = ...,
+        order: global___Order | None = ...,
         sealed: global___Sealed | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "wanted", b"wanted", "welcome", b"welcome"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "wanted", b"wanted", "welcome", b"welcome"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy", "received", "wanted", "sealed"] | None: ...
+    def HasField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "order", b"order", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "wanted", b"wanted", "welcome", b"welcome"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["ack", b"ack", "body", b"body", "busy", b"busy", "clock_reply", b"clock_reply", "order", b"order", "received", b"received", "refusal", b"refusal", "sealed", b"sealed", "spool_state", b"spool_state", "wanted", b"wanted", "welcome", b"welcome"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["body", b"body"]) -> typing.Literal["welcome", "spool_state", "ack", "clock_reply", "refusal", "busy", "received", "wanted", "order", "sealed"] | None: ...
 
 global___IngestReply = IngestReply
 
@@ -140,6 +144,7 @@ class Hello(google.protobuf.message.Message):
     CHECKSUMS_FIELD_NUMBER: builtins.int
     RECEIPTS_FIELD_NUMBER: builtins.int
     KEEPS_DETAILS_FIELD_NUMBER: builtins.int
+    TAKES_ORDERS_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     """1"""
     shipper_id: builtins.str
@@ -152,6 +157,8 @@ class Hello(google.protobuf.message.Message):
     """The shipper takes Received: an aggregator that stores later than it receives is to send it."""
     keeps_details: builtins.bool
     """The shipper may keep rows of events on its host, and sends those that are Wanted."""
+    takes_orders: builtins.bool
+    """The shipper passes an Order on to its rank."""
     def __init__(
         self,
         *,
@@ -162,8 +169,9 @@ class Hello(google.protobuf.message.Message):
         checksums: builtins.bool = ...,
         receipts: builtins.bool = ...,
         keeps_details: builtins.bool = ...,
+        takes_orders: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "host_uid", b"host_uid", "keeps_details", b"keeps_details", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "receipts", b"receipts", "shipper_id", b"shipper_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checksums", b"checksums", "host_uid", b"host_uid", "keeps_details", b"keeps_details", "protocol_version", b"protocol_version", "rankmem_version", b"rankmem_version", "receipts", b"receipts", "shipper_id", b"shipper_id", "takes_orders", b"takes_orders"]) -> None: ...
 
 global___Hello = Hello
 
@@ -412,6 +420,46 @@ class Stretch(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["sequence_first", b"sequence_first", "sequence_last", b"sequence_last"]) -> None: ...
 
 global___Stretch = Stretch
+
+@typing.final
+class Order(google.protobuf.message.Message):
+    """How much a rank records from a step on (rankmem control). May come again, and is followed once."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SPOOL_ID_FIELD_NUMBER: builtins.int
+    ORDER_ID_FIELD_NUMBER: builtins.int
+    WHAT_FIELD_NUMBER: builtins.int
+    STEP_FIRST_FIELD_NUMBER: builtins.int
+    STEP_LAST_FIELD_NUMBER: builtins.int
+    ASKED_BY_FIELD_NUMBER: builtins.int
+    ASKED_NS_FIELD_NUMBER: builtins.int
+    spool_id: builtins.str
+    order_id: builtins.int
+    """higher than that of any earlier order of the rank"""
+    what: builtins.str
+    """start, stop, full, summary"""
+    step_first: builtins.int
+    step_last: builtins.int
+    """up to this step, then as before; absent: for good"""
+    asked_by: builtins.str
+    asked_ns: builtins.int
+    def __init__(
+        self,
+        *,
+        spool_id: builtins.str = ...,
+        order_id: builtins.int = ...,
+        what: builtins.str = ...,
+        step_first: builtins.int = ...,
+        step_last: builtins.int | None = ...,
+        asked_by: builtins.str = ...,
+        asked_ns: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_step_last", b"_step_last", "step_last", b"step_last"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_step_last", b"_step_last", "asked_by", b"asked_by", "asked_ns", b"asked_ns", "order_id", b"order_id", "spool_id", b"spool_id", "step_first", b"step_first", "step_last", b"step_last", "what", b"what"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_step_last", b"_step_last"]) -> typing.Literal["step_last"] | None: ...
+
+global___Order = Order
 
 @typing.final
 class ClockProbe(google.protobuf.message.Message):

@@ -265,3 +265,65 @@ class FetchReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["connected", b"connected"]) -> None: ...
 
 global___FetchReply = FetchReply
+
+@typing.final
+class ControlRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    RANKS_FIELD_NUMBER: builtins.int
+    WHAT_FIELD_NUMBER: builtins.int
+    STEP_FIRST_FIELD_NUMBER: builtins.int
+    STEP_LAST_FIELD_NUMBER: builtins.int
+    ASKED_BY_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    what: builtins.str
+    """start, stop, full, summary"""
+    step_first: builtins.int
+    step_last: builtins.int
+    """absent: for good"""
+    asked_by: builtins.str
+    """user@host; the aggregator adds the peer's address"""
+    @property
+    def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """none: all"""
+
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        what: builtins.str = ...,
+        step_first: builtins.int = ...,
+        step_last: builtins.int | None = ...,
+        asked_by: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_step_last", b"_step_last", "step_last", b"step_last"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_step_last", b"_step_last", "asked_by", b"asked_by", "ranks", b"ranks", "session_id", b"session_id", "step_first", b"step_first", "step_last", b"step_last", "what", b"what"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_step_last", b"_step_last"]) -> typing.Literal["step_last"] | None: ...
+
+global___ControlRequest = ControlRequest
+
+@typing.final
+class ControlReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ORDER_ID_FIELD_NUMBER: builtins.int
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    TOLD_FIELD_NUMBER: builtins.int
+    order_id: builtins.int
+    attempt: builtins.int
+    @property
+    def told(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """ranks; what became of it is a row of control_change"""
+
+    def __init__(
+        self,
+        *,
+        order_id: builtins.int = ...,
+        attempt: builtins.int = ...,
+        told: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "order_id", b"order_id", "told", b"told"]) -> None: ...
+
+global___ControlReply = ControlReply

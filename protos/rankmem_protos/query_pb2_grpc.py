@@ -54,6 +54,11 @@ class QueryStub(object):
                 request_serializer=rankmem__protos_dot_query__pb2.FetchRequest.SerializeToString,
                 response_deserializer=rankmem__protos_dot_query__pb2.FetchReply.FromString,
                 _registered_method=True)
+        self.Control = channel.unary_unary(
+                '/rankmem.v1.Query/Control',
+                request_serializer=rankmem__protos_dot_query__pb2.ControlRequest.SerializeToString,
+                response_deserializer=rankmem__protos_dot_query__pb2.ControlReply.FromString,
+                _registered_method=True)
 
 
 class QueryServicer(object):
@@ -89,6 +94,13 @@ class QueryServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Control(self, request, context):
+        """Tells ranks how much to record from a step on. Needs a token of its own right.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +123,11 @@ def add_QueryServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=rankmem__protos_dot_query__pb2.FetchRequest.FromString,
                     response_serializer=rankmem__protos_dot_query__pb2.FetchReply.SerializeToString,
+            ),
+            'Control': grpc.unary_unary_rpc_method_handler(
+                    servicer.Control,
+                    request_deserializer=rankmem__protos_dot_query__pb2.ControlRequest.FromString,
+                    response_serializer=rankmem__protos_dot_query__pb2.ControlReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -221,6 +238,33 @@ class Query(object):
             '/rankmem.v1.Query/Fetch',
             rankmem__protos_dot_query__pb2.FetchRequest.SerializeToString,
             rankmem__protos_dot_query__pb2.FetchReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Control(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rankmem.v1.Query/Control',
+            rankmem__protos_dot_query__pb2.ControlRequest.SerializeToString,
+            rankmem__protos_dot_query__pb2.ControlReply.FromString,
             options,
             channel_credentials,
             insecure,

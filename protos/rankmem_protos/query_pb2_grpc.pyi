@@ -48,6 +48,12 @@ class QueryStub:
     availability says that they are gone.
     """
 
+    Control: grpc.UnaryUnaryMultiCallable[
+        rankmem_protos.query_pb2.ControlRequest,
+        rankmem_protos.query_pb2.ControlReply,
+    ]
+    """Tells ranks how much to record from a step on. Needs a token of its own right."""
+
 class QueryAsyncStub:
     Sql: grpc.aio.UnaryStreamMultiCallable[
         rankmem_protos.query_pb2.SqlRequest,
@@ -77,6 +83,12 @@ class QueryAsyncStub:
     """Asks the shipper of a spool for rows that stay on its host; they come by themselves, or a row of
     availability says that they are gone.
     """
+
+    Control: grpc.aio.UnaryUnaryMultiCallable[
+        rankmem_protos.query_pb2.ControlRequest,
+        rankmem_protos.query_pb2.ControlReply,
+    ]
+    """Tells ranks how much to record from a step on. Needs a token of its own right."""
 
 class QueryServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -115,5 +127,13 @@ class QueryServicer(metaclass=abc.ABCMeta):
         """Asks the shipper of a spool for rows that stay on its host; they come by themselves, or a row of
         availability says that they are gone.
         """
+
+    @abc.abstractmethod
+    def Control(
+        self,
+        request: rankmem_protos.query_pb2.ControlRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[rankmem_protos.query_pb2.ControlReply, collections.abc.Awaitable[rankmem_protos.query_pb2.ControlReply]]:
+        """Tells ranks how much to record from a step on. Needs a token of its own right."""
 
 def add_QueryServicer_to_server(servicer: QueryServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 15
+SCHEMA_VERSION: Final = 16
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -713,6 +713,48 @@ AVAILABILITY: Final = Table(
     ),
 )
 
+CONTROL_ORDER: Final = Table(
+    name="control_order",
+    doc="What a rank was told while it ran, by rankmem control. What came of it is in control_change; the "
+    "view control has both.",
+    key=("session_id", "attempt", "rank", "order_id"),
+    columns=(
+        *_OF_RANK,
+        _int("order_id", "The order: one for all ranks that were told.", nullable=False),
+        _name("what", "start, stop, full or summary: detail from step_first on.", nullable=False),
+        _int("step_first", "From this step on; the same for all ranks.", nullable=False),
+        _int("step_last", "Up to this step, then as before; NULL: for good."),
+        _text("asked_by", "Who asked, as the client says: user@host; and the address it came from."),
+        _int("asked_ns", "When the aggregator was asked.", "ns since 1970-01-01 UTC, the aggregator's clock"),
+        _time("received_ns", "When the rank's shipper had it."),
+        _text("obstacle", "Why the rank cannot follow it; NULL where it can."),
+    ),
+)
+
+CONTROL_CHANGE: Final = Table(
+    name="control_change",
+    doc="Where in a rank's log an order of rankmem control came into effect, or to its end.",
+    columns=(
+        *_OF_RANK,
+        _int("order_id", "The order; see control_order.", nullable=False),
+        _name(
+            "outcome",
+            "applied; over: its last step has ended; refused: nothing changes, since the rank's steps are "
+            "calls of the model, which only full detail sees.",
+            nullable=False,
+        ),
+        _name(
+            "detail",
+            "How much is recorded from here on. full: all that the rank was started for. summary: events, "
+            "steps, samples and tags; no operators, stacks or modules.",
+            nullable=False,
+        ),
+        _int("step", "The first step that is recorded so.", nullable=False),
+        _time("time_ns", "When.", nullable=False),
+        _int("seq", "Position in the rank's log.", nullable=False),
+    ),
+)
+
 DETAIL_TABLES: Final = frozenset(
     {
         table.name
@@ -728,7 +770,7 @@ TABLES: Final[dict[str, Table]] = {
         ALLOCATION_USE,
         OPERATOR_CALL, STACK_FRAME, MARKER, STEP, STEP_INPUT, STEP_BUCKET, PROCESS_SAMPLE, OOM, GAP,
         SELF_COST, MEMORY_BUCKET, CLOCK_OFFSET, CATEGORY_CHANGE, WEIGHT, MODULE, KERNEL_LAUNCH,
-        COMPONENT_SAMPLE, STATIC_BLOCK, OLDER_SEGMENT, AVAILABILITY,
+        COMPONENT_SAMPLE, STATIC_BLOCK, OLDER_SEGMENT, AVAILABILITY, CONTROL_ORDER, CONTROL_CHANGE,
     )
 }  # fmt: skip
 """All tables by name."""

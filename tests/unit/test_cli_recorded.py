@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pyarrow as pa
 import pytest
 
@@ -39,6 +41,13 @@ def test_ranks_that_differ_are_not_reported_as_alike() -> None:
     session = facts("", "modules")
     assert not_recorded.notes(session, ALL) == ["some ranks recorded no modules (RANKMEM_MODULES=off)"]
     assert not_recorded.placeholder(session, "modules") == "(outside of modules) or (not recorded)"
+
+
+def test_a_name_that_is_absent_may_be_of_steps_in_which_none_was_recorded() -> None:
+    session = dataclasses.replace(facts(""), was_reduced=True)
+    assert not_recorded.notes(session, ALL) == [], "the steps are named with what is incomplete"
+    assert not_recorded.placeholder(session, "operators") == "(outside of operators) or (not recorded)"
+    assert not_recorded.with_placeholders(columns.ops(), session) != columns.ops()
 
 
 def test_ranks_of_different_levels_are_noted_with_each_switch_but_full() -> None:

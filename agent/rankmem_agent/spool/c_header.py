@@ -12,12 +12,12 @@ from rankmem_agent.spool.layout import C_TYPES, FIELDS, RECORD_FIELDS, STRUCTS, 
 
 _ENUMS = (
     Kind, layout.Category, layout.Action, layout.DeviceType, layout.Phase, layout.MarkerKind, layout.Entry,
-    layout.State, layout.ExitKind,
+    layout.State, layout.ExitKind, layout.Detail, layout.Outcome,
 )  # fmt: skip
 _CONSTANTS = (
     "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",
     "CONTROL_BYTES", "STRINGS_HEADER_BYTES", "STRING_ENTRY_HEADER_BYTES", "STRING_BYTES_MAX",
-    "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN", "IN_CLOSURE",
+    "NOTE_BYTES_MAX", "STACK_FRAMES_MAX", "NO_SEQUENCE", "UNKNOWN", "IN_CLOSURE", "ORDER_SALT",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The spool format, version 3: the one definition for the C++ writer and the Python reader.
+"""The spool format, version 4: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
 :mod:`rankmem_agent.spool.c_header` gives the C++ side its constants, structs and setters, the reader makes
@@ -28,7 +28,7 @@ ids count from 1 for each type. The reader stops at an entry that is cut short o
 
 All integers are little-endian.
 
-Version 3 has EVIDENCE records; all else is as in version 2, which is still read.
+Version 4 has DETAIL records, version 3 EVIDENCE records; all else is as in version 2. All are still read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Final
 
 from rankmem_protos.categories import Category as Category
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 
 RECORD_BYTES: Final = 64
 """One cache line: a record is written by one thread and never shares a line."""
@@ -123,6 +123,9 @@ class Kind(enum.IntEnum):
     EVIDENCE = 22
     """What an ALLOC or OOM shows of where it is made, read as it happens. The record right after its EVENT:
     both numbers are taken at once. Keys are equal for equal places of one process, and mean nothing else."""
+    DETAIL = 23
+    """From here on more or less is recorded around the events, or an order of ``rankmem control`` has come to
+    its end. Right behind a STEP. Events are recorded at every level."""
 
 
 class Missing(enum.IntEnum):
@@ -134,6 +137,25 @@ class Missing(enum.IntEnum):
     """Those of one kind of device."""
     NAMES = 2
     """Names, no bytes: modules, steps, categories."""
+
+
+class Detail(enum.IntEnum):
+    """How much is recorded around the events."""
+
+    EVENTS = 0
+    """Neither operators nor stacks nor modules."""
+    FULL = 1
+    """What the process was started for (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``, ``RANKMEM_MODULES``)."""
+
+
+class Outcome(enum.IntEnum):
+    """What became of an order."""
+
+    APPLIED = 0
+    OVER = 1
+    """Its last step has ended."""
+    REFUSED = 2
+    """Nothing changes: the steps end by calls of the model, which only full detail sees."""
 
 
 class Action(enum.IntEnum):
@@ -233,6 +255,8 @@ FRAMES_UNKNOWN: Final = 0
 FRAMES_NONE: Final = 1
 """In place of a key of frames: the thread runs no Python."""
 UNKNOWN: Final = 2**64 - 1
+ORDER_SALT: Final = 0x7261_6E6B_6D65_6D21
+"""So that a page of zeros holds no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +425,12 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "nodes_made": Slot("call_id", Value.NUMBER),  # autograd's counter of the thread
         "native_operator": Slot("e", Value.STRING_ID),  # by the native stack, where no call has one
     },
+    Kind.DETAIL: {
+        "outcome": Slot("action"),  # Outcome
+        "order": Slot("a", Value.NUMBER),
+        "step": Slot("b", Value.NUMBER),  # the first one recorded so
+        "detail": Slot("c"),  # Detail, from here on
+    },
 }
 """The fields of each kind by name, beside those that any record may have: :data:`COMMON_FIELDS` and, where it
 is an allocator's, ``action``. Two names for one slot are alternatives."""
@@ -435,6 +465,13 @@ CONTROL_FIELDS: Final = (
     Field("u64", "acked_seq", 256),  # written by the shipper: records below this are durable
     Field("u64", "shipper_pid", 264),  # written by the shipper
     Field("u64", "shipper_heartbeat_ns", 272),  # written by the shipper, CLOCK_MONOTONIC
+    Field("u64", "order_number", 320),  # written by the shipper, as all of an order: the latest; 0: none
+    Field("u64", "order_detail", 328),  # Detail
+    Field("u64", "order_step_first", 336),  # from this step on
+    Field("u64", "order_step_last", 344),  # up to this one, then as before; UNKNOWN: for good
+    Field("u64", "order_check", 352),  # order_check() of the four; until it fits the order is being written
+    Field("u64", "order_taken", 384),  # number of the latest order that the tap has read
+    Field("u64", "order_reader", 392),  # 1: the writer is a tap, which reads orders
 )
 
 STRING_ENTRY_FIELDS: Final = (
@@ -460,6 +497,11 @@ TYPE_BYTES: Final = {"u8": 1, "u32": 4, "u64": 8, "char[8]": 8}
 def mark_of(seq: int) -> int:
     """The commit mark of record ``seq``: never zero, and another one for each record of a reused page."""
     return (seq & 0x7FFF_FFFF) | 0x8000_0000
+
+
+def order_check(number: int, detail: int, step_first: int, step_last: int) -> int:
+    """``control.order_check`` of an order."""
+    return number ^ (detail << 1) ^ (step_first << 8) & UNKNOWN ^ step_last ^ ORDER_SALT
 
 
 def segment_name(segment_number: int) -> str:

@@ -276,8 +276,8 @@ void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is
 void end_call(ThreadState& thread, Frame& frame) {
   credit_sequence(frame, at::sequence_number::peek());
   const bool made_nodes = frame.sequence_first != RKM_NO_SEQUENCE;
-  if (frame.call_id == 0 && !made_nodes) return;
-  if (!enabled(kCalls)) return;
+  // One that has begun in the log ends there, whatever was switched off meanwhile.
+  if (frame.call_id == 0 ? !made_nodes || !enabled(kCalls) : !spool_is_open()) return;
   const uint64_t now = monotonic_ns();
   if (frame.call_id == 0) begin_call(thread, frame, now);
   RkmCallEnd end;
@@ -334,7 +334,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
 void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   ThreadState& thread = thread_state;
   if (context != nullptr) {
-    if (enabled(kCalls)) end_marker(*context);
+    end_marker(*context);
     return;
   }
   // Not found: it is inside an operator, or began while recording was off. Frames above the one found never
@@ -408,7 +408,8 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   const uint64_t now = monotonic_ns();
   RkmEvent event;
   event.thread = known_thread_id(thread);
-  if (Frame* frame = current_frame(thread)) {
+  Frame* frame = current_frame(thread);
+  if (frame != nullptr && (frame->call_id != 0 || enabled(kCalls))) {
     if (frame->call_id == 0) begin_call(thread, *frame, now);
     // An OOM wants its stack more than anything.
     if (action == RKM_ACTION_ALLOC || action == RKM_ACTION_OOM) frame->wants_stack = true;

@@ -11,6 +11,7 @@
 #include <c10/core/GradMode.h>
 
 #include "calls.h"
+#include "control.h"
 #include "roots.h"
 #include "spool.h"
 #include "stacks.h"
@@ -42,7 +43,7 @@ void end_root(uint64_t root) noexcept {
   record.thread = current_thread_id();
   record.time_ns = monotonic_ns();
   write_record(record);
-  step.fetch_add(1, std::memory_order_relaxed);
+  follow_orders(step.fetch_add(1, std::memory_order_relaxed) + 1, /*by_call=*/true);
 }
 
 // The capsule's pointer is the call's number itself: it owns nothing.

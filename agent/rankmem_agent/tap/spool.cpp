@@ -396,6 +396,7 @@ RkmControl* create_control(const std::string& path) noexcept {
   control->version = RKM_FORMAT_VERSION;
   control->pid = static_cast<uint32_t>(getpid());
   control->state = RKM_STATE_STARTING;
+  control->order_reader = 1;
   std::memcpy(control->magic, RKM_CONTROL_MAGIC, 8);
   return control;
 }

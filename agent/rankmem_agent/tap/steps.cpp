@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "calls.h"
+#include "control.h"
 #include "frames.h"
 #include "spool.h"
 #include "steps.h"
@@ -298,6 +299,7 @@ uint32_t end_step(StepPlan* plan, void* state, int ends, uint64_t number, uint32
     }
     write_record(record);
     step.store(number + 1, std::memory_order_relaxed);
+    follow_orders(number + 1, /*by_call=*/false);
   }
   return found | (has_new_state(*plan, static_cast<PyObject*>(state)) ? kStepState : 0);
 }

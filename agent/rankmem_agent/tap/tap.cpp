@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "children.h"
+#include "control.h"
 #include "evidence.h"
 #include "modules.h"
 #include "roots.h"
@@ -78,6 +79,7 @@ RKM_EXPORT void rkm_enable(uint32_t what, int on) {
     enabled_bits.fetch_or(what);
   } else {
     enabled_bits.fetch_and(~what);
+    forget_switched(what);
   }
   if ((what & kCalls) != 0) observe_calls(on != 0);
 }
@@ -149,7 +151,10 @@ RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
 // For a test, with kCompareModules: the phase as the hooks of modules have it.
 RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::memory_order_relaxed); }
 
-RKM_EXPORT void rkm_set_step(uint64_t now) { step.store(now, std::memory_order_relaxed); }
+RKM_EXPORT void rkm_set_step(uint64_t now) {
+  step.store(now, std::memory_order_relaxed);
+  if (spool_is_open()) follow_orders(now, /*by_call=*/false);
+}
 
 RKM_EXPORT int rkm_steps_prepare(void* params_key, const void* tensor_type) {
   return prepare_steps(params_key, tensor_type);

@@ -12,6 +12,7 @@
 #include "frames.cpp"
 #include "stacks.cpp"
 #include "modules.cpp"
+#include "control.cpp"
 #include "roots.cpp"
 #ifdef RKM_WITH_EVIDENCE
 #include "evidence.cpp"

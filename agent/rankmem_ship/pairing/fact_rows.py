@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from rankmem_agent.spool.layout import UNKNOWN, Action, DeviceType, Kind, MarkerKind
+from rankmem_agent.spool.layout import UNKNOWN, Action, Detail, DeviceType, Kind, MarkerKind, Outcome
 from rankmem_ship.pairing.batch import Batch, num_lost
 from rankmem_ship.pairing.columns import (
     coded_names,
@@ -47,6 +47,7 @@ def fact_rows(
         ("oom", _ooms(whose, stacks, batch, devices)),
         ("older_segment", _older_segments(whose, batch, devices)),
         ("gap", _gaps(whose, batch)),
+        ("control_change", _control_changes(whose, batch)),
         ("module", _modules(whose, batch.modules_due)),
         ("weight", _weights(whose, stacks, batch.weights_due)),
     ]
@@ -247,6 +248,22 @@ def _offs(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
         }
         for place, off in zip(batch.offs, offs, strict=True)
     ]
+
+
+def _control_changes(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
+    at = np.flatnonzero(batch.records["kind"] == Kind.DETAIL)
+    rows = [
+        {
+            "order_id": int(change["order"]),
+            "outcome": Outcome(change["outcome"]).name.lower(),
+            "detail": "full" if change["detail"] == Detail.FULL else "summary",
+            "step": int(change["step"]),
+            "time_ns": int(batch.time_ns[place]),
+            "seq": int(batch.seq[place]),
+        }
+        for place, change in zip(at, named(batch.records[at], Kind.DETAIL), strict=True)
+    ]
+    return _rows_of_rank(whose, "control_change", rows)
 
 
 def _modules(whose: RankColumns, modules: Array) -> pa.RecordBatch | None:

@@ -23,6 +23,7 @@ from rankmem_protos.tables import BUCKET_RECORDS
 from rankmem_ship.pairing.batch import Batch, advance
 from rankmem_ship.pairing.categories import resolve
 from rankmem_ship.pairing.columns import rows_of
+from rankmem_ship.pairing.detail import at_detail
 from rankmem_ship.pairing.rank_columns import RankColumns
 from rankmem_ship.pairing.rows import RowMaker, Rows
 from rankmem_ship.pairing.stacks import Stacks
@@ -94,14 +95,15 @@ class Pairing:
             exited: how the process ended, where known.
             wrote_end: by its control page it wrote END, whether or not that record is here.
         """
-        before, parts, self._parts = self.state, self._parts, []
+        parts, self._parts = self._parts, []
         records, seq = _joined([part for part in parts if isinstance(part, Chunk)])
+        before = at_detail(self.state, records, seq)
         gaps = tuple(part for part in parts if isinstance(part, Gap))
         base_ns = self._meta.realtime_ns - self._meta.monotonic_ns
         after, batch = advance(
             before, records, seq, gaps, texts=self._texts, fallback_base_ns=base_ns, final=final
         )
-        infers = self._meta.infers and after.infers
+        infers = self._meta.infers and after.infers and not after.is_reduced
         resolved = resolve(before, batch, after.devices, self._texts, infers=infers)
         self.state = dataclasses.replace(after, categories=resolved.known, lines=resolved.lines)
         end = max(self.state.last_ns, ended_ns or 0) if final else None

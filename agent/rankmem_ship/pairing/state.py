@@ -271,6 +271,8 @@ class PairingState:
     """Events are missing from some record on to the log's end, how many is not known (see Kind.OFF)."""
     infers: bool = True
     """Whether what a block means may still be inferred: not once the hooks that it follows from are off."""
+    is_reduced: bool = False
+    """Operators are not observed for a while, see rankmem_ship.pairing.detail."""
     notes: tuple[int, ...] = ()
     """String ids of the NOTE records so far."""
     saw_end: bool = False

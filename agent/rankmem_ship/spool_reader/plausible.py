@@ -23,6 +23,7 @@ from rankmem_agent.spool.layout import (
     Kind,
     MarkerKind,
     Missing,
+    Outcome,
     Phase,
     Value,
 )
@@ -57,6 +58,7 @@ _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
     Kind.CALL_BEGIN: (*Phase, NO_PHASE),
     Kind.MARKER_BEGIN: tuple(MarkerKind),
     Kind.TAG: tuple(Category),
+    Kind.DETAIL: tuple(Outcome),
 }
 _UNKNOWN_IN: Final = (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.LOST, Kind.CALL_END, Kind.CALL_FORWARD)
 _OF_DEVICES: Final = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.TAG,

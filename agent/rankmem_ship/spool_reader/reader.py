@@ -26,8 +26,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from rankmem_agent.spool.exits import Exit, exit_of_zombie
-from rankmem_agent.spool.layout import META_NAME, RECORDS_PER_SEGMENT, ExitKind, State, segment_name
+from rankmem_agent.spool.layout import (
+    META_NAME,
+    RECORDS_PER_SEGMENT,
+    ExitKind,
+    Kind,
+    State,
+    order_check,
+    segment_name,
+)
 from rankmem_agent.spool.life import is_held
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.process_stat import process_is_alive
@@ -165,6 +175,30 @@ class SpoolReader:
 
     # -- the log ---------------------------------------------------------------------------------
 
+    @property
+    def takes_orders(self) -> bool:
+        """Whether what writes it reads orders."""
+        return self.control_value("order_reader") == 1
+
+    def give_order(self, number: int, detail: int, step_first: int, step_last: int) -> bool:
+        """Write an order for the tap; False while it has not read the one before, or cannot get any.
+
+        Args:
+            number: higher than any before.
+            detail: ``layout.Detail``.
+            step_first, step_last: the steps, both included; UNKNOWN as the last one: for good.
+        """
+        control = self._control
+        if not control.flags.writeable or not self.takes_orders:
+            return False
+        if self.control_value("order_number") != self.control_value("order_taken"):
+            return False
+        control["order_detail"], control["order_step_first"] = detail, step_first
+        control["order_step_last"] = step_last
+        control["order_check"] = order_check(number, detail, step_first, step_last)
+        control["order_number"] = number
+        return True
+
     def read(self, max_records: int) -> Chunk | Gap | None:
         """What comes next, at most ``max_records`` (and never past a segment's end); None: nothing yet.
 
@@ -194,6 +228,7 @@ class SpoolReader:
         """The records up to the first that cannot be, or the hole that those are which stand first."""
         wrong = implausible(records)
         count = int(wrong.argmax()) if wrong.any() else len(records)
+        count = _up_to_detail(records[:count])
         if not count:
             length = len(records) if wrong.all() else int(wrong.argmin())
             return self._gap(self.cursor + length - 1, "corrupt")
@@ -273,3 +308,15 @@ class SpoolReader:
         gap = Gap(sequence_first=self.cursor, sequence_last=sequence_last, why=why)
         self.cursor = sequence_last + 1
         return gap
+
+
+def _up_to_detail(records: Array) -> int:
+    """How many records lie before the first DETAIL behind another record: a chunk begins with it.
+
+    What is known about events changes there, and pairing goes by whole chunks.
+    """
+    is_detail = records["kind"] == Kind.DETAIL
+    if not is_detail.any():
+        return len(records)
+    begins = np.flatnonzero(is_detail[1:] & ~is_detail[:-1]) + 1
+    return int(begins[0]) if len(begins) else len(records)

@@ -81,11 +81,12 @@ def _whose(rows: Sequence[Mapping[str, Any]]) -> str:
     attempts = sorted({row["attempt"] for row in rows})
     by_attempt = [(each, sorted({r["rank"] for r in rows if r["attempt"] == each})) for each in attempts]
     if attempts == [0]:
-        return _named(by_attempt[0][1])
-    return ", ".join(f"{_named(ranks)} (attempt {each})" for each, ranks in by_attempt)
+        return ranks_text(by_attempt[0][1])
+    return ", ".join(f"{ranks_text(ranks)} (attempt {each})" for each, ranks in by_attempt)
 
 
-def _named(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 3, 5 to 9``; of ranks in ascending order."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

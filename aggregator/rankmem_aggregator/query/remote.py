@@ -23,7 +23,15 @@ from rankmem_aggregator.store.private_files import PRIVATE_MODE
 from rankmem_protos.channel import dial, hint_of
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import CODE_OF_GRPC_STATUS_NAME, REFUSED, STALE_KEY, Code, RankmemError
-from rankmem_protos.query_pb2 import ExportRequest, FetchRequest, SqlRequest, StatusRequest, Value
+from rankmem_protos.query_pb2 import (
+    ControlReply,
+    ControlRequest,
+    ExportRequest,
+    FetchRequest,
+    SqlRequest,
+    StatusRequest,
+    Value,
+)
 from rankmem_protos.query_pb2_grpc import QueryStub
 from rankmem_protos.quiet_grpc import grpc
 
@@ -151,6 +159,24 @@ class RemoteQueries(Queries):
         except grpc.RpcError as exc:
             raise self._error_of(exc) from exc
         return bool(reply.connected)
+
+    def control(self, request: ControlRequest) -> ControlReply:
+        """Tells ranks how much to record from a step on.
+
+        Raises:
+            RankmemError: DENIED without the right, NOT_FOUND or UNSUPPORTED where not all ranks can be told;
+                UNSUPPORTED also for an older aggregator.
+        """
+        try:
+            return self._stub.Control(request, metadata=self._line.metadata, timeout=STATUS_TIMEOUT_S)
+        except grpc.RpcError as exc:
+            if exc.code() is grpc.StatusCode.UNIMPLEMENTED and "rankmem-code" not in _trailing(exc):
+                raise RankmemError(
+                    Code.UNSUPPORTED,
+                    f"the aggregator at {self.target} is of a version of rankmem without control",
+                    "upgrade rankmem there, and start it again",
+                ) from exc
+            raise self._error_of(exc) from exc
 
     def interrupt(self) -> None:
         self._interrupts.interrupt()

@@ -117,7 +117,13 @@ class Aggregator:
             max_workers=calls_max,
             thread_name_prefix=CALLS,
         )
-        tokens = Tokens({Right.INGEST: config.ingest_token_file, Right.QUERY: config.query_token_file})
+        tokens = Tokens(
+            {
+                Right.INGEST: config.ingest_token_file,
+                Right.QUERY: config.query_token_file,
+                Right.CONTROL: config.control_token_file,
+            }
+        )
         self._server = _grpc_server(self._threads, tokens, calls_max)
         self._watch = Watch(store, self._writer, self._set_health, self._enforce_limits, self._die)
         self._metrics: MetricsServer | None = None

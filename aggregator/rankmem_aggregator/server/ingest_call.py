@@ -22,6 +22,7 @@ from rankmem_aggregator.ingest.batch import IncomingBatch, Spool, declared_bytes
 from rankmem_aggregator.ingest.batch_queue import Outcome, Submission
 from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.ingest.sequence import Opening
+from rankmem_aggregator.server.orders import Orders
 from rankmem_protos import collector_pb2 as pb
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.protocol import PROTOCOL_VERSION
@@ -57,15 +58,20 @@ class IngestCall:
         decoders: Executor,
         database_id: str,
         name: str,
+        orders: Orders | None = None,
     ) -> None:
         self._requests = requests
         self._writer = writer
         self._decoders = decoders
         self._database_id = database_id
+        self._orders = Orders() if orders is None else orders
         self._spools: dict[str, Opening] = {}
+        self._ended_spools: set[str] = set()  # their last batch has come
         self._greeted = False
         self._wants_receipts = False
         self._keeps_details = False
+        self.takes_orders = False
+        """Whether the shipper passes orders on to its ranks."""
         self._received: set[int] = set()  # numbers of batches that are received and not answered
         self._is_checked = False  # every message of this call has its checksum, both ways
         self._pending = 0  # batches submitted and not yet answered
@@ -103,6 +109,18 @@ class IngestCall:
             return False
         self._replies.put(pb.IngestReply(wanted=wanted))
         return True
+
+    def running_spools(self) -> list[Spool]:
+        """The open spools whose last batch has not come. Any thread."""
+        if self._ended:
+            return []
+        opened = list(self._spools.items())
+        return [opening.spool for spool_id, opening in opened if spool_id not in self._ended_spools]
+
+    def tell(self, order: pb.Order) -> None:
+        """Passes an order on to a rank. Any thread."""
+        if self.takes_orders and self._replies.qsize() <= UNREAD_BUSY_MAX:
+            self._replies.put(pb.IngestReply(order=order))
 
     def kept_spools(self) -> dict[str, str]:
         """The session of each open spool of which the shipper may keep rows of events. Any thread."""
@@ -190,6 +208,7 @@ class IngestCall:
         self._is_checked = hello.checksums
         self._wants_receipts = hello.receipts
         self._keeps_details = hello.keeps_details
+        self.takes_orders = hello.takes_orders
         unchecked = "" if hello.checksums else ", an older version: its messages have no checksums"
         logger.info("shipper %s of host %s connected%s", hello.shipper_id, hello.host_uid, unchecked)
         welcome = pb.Welcome(
@@ -222,6 +241,8 @@ class IngestCall:
                 )
             )
         )
+        for order in self._orders.of(spool):
+            self.tell(order)
 
     def _last_sequence(self, spool: Spool) -> int:
         try:
@@ -244,6 +265,8 @@ class IngestCall:
         except RankmemError as exc:
             self._refuse(message, exc)
             return
+        if message.final and not message.details:
+            self._ended_spools.add(message.spool_id)
         with self._lock:
             self._pending += 1
             self._waits_since_s = self._waits_since_s or time.monotonic()

@@ -30,6 +30,7 @@ from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.sandbox.client_queries import ClientQueries, Parameter
 from rankmem_aggregator.server.grpc_errors import abort
 from rankmem_aggregator.server.ingest_call import IngestCall
+from rankmem_aggregator.server.orders import ASKED_BY_CHARS_MAX, Asked, Given, Orders
 from rankmem_aggregator.server.peers import CallSlots, cut_after, host_of
 from rankmem_aggregator.server.watch import Condition
 from rankmem_aggregator.store.copy import export_duckdb
@@ -76,6 +77,7 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         self._config = config
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
+        self._orders = Orders()
         self._calls: dict[IngestCall, tuple[str, grpc.ServicerContext]] = {}
         """With the host that each counts for, and its call."""
         self._draining = False
@@ -94,7 +96,9 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
         """Serves a shipper until its call ends."""
         self._began()
         name = f"rankmem-ingest-{next(self._numbers)}"
-        call = IngestCall(request_iterator, self._writer, self._decoders, self._database_id, name)
+        call = IngestCall(
+            request_iterator, self._writer, self._decoders, self._database_id, name, self._orders
+        )
         try:
             self._admit(call, context)
         except RankmemError as exc:
@@ -136,6 +140,12 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
             calls = list(self._calls)
         asked = [call.want(wanted) for call in calls]  # each: one may be gone and not noticed
         return any(asked)
+
+    def order(self, asked: Asked) -> Given:
+        """Tells ranks how much to record; see :meth:`Orders.give`. Any thread."""
+        with self._lock:
+            calls = list(self._calls)
+        return self._orders.give(asked, calls)
 
     def kept_spools(self) -> dict[str, str]:
         """The session of each spool of which a connected shipper may keep rows of events. Any thread."""
@@ -306,6 +316,25 @@ class QueryService(query_pb2_grpc.QueryServicer):
             stretches=[collector_pb2.Stretch(sequence_first=f, sequence_last=n) for f, n in ranges],
         )
         return query_pb2.FetchReply(connected=self._collector.want(wanted))
+
+    def Control(
+        self, request: query_pb2.ControlRequest, context: grpc.ServicerContext
+    ) -> query_pb2.ControlReply:
+        """Tells ranks how much to record from a step on."""
+        try:
+            asked = Asked(
+                session_id=request.session_id,
+                ranks=frozenset(request.ranks),
+                what=request.what,
+                step_first=request.step_first,
+                step_last=request.step_last if request.HasField("step_last") else None,
+                asked_by=f"{request.asked_by[:ASKED_BY_CHARS_MAX]} from {host_of(context.peer())}",
+            )
+            given = self._collector.order(asked)
+        except RankmemError as exc:
+            abort(context, exc)
+        logger.info("order %d by %s: %s", given.order_id, asked.asked_by, asked.what)
+        return query_pb2.ControlReply(order_id=given.order_id, attempt=given.attempt, told=given.told)
 
     def _remove_stale_copies(self) -> None:
         """Removes copies left by a process that was killed: no other process has this database open."""

@@ -1,4 +1,4 @@
-"""Access by bearer tokens: one set may write events, one may read.
+"""Access by bearer tokens: one set may write events, one may read, one may also control what is recorded.
 
 Stage: the aggregator's gRPC boundary, before any service. In: a call's method and metadata; out: the
 service's own handler, or one that refuses. Where no token file is given everything is open (the configuration
@@ -38,10 +38,19 @@ class Right(enum.StrEnum):
 
     INGEST = "ingest"
     QUERY = "query"
+    CONTROL = "control"
 
 
 _RIGHT_OF_SERVICE: Final = {"rankmem.v1.Collector": Right.INGEST, "rankmem.v1.Query": Right.QUERY}
-_DOES: Final = {Right.INGEST: "write events", Right.QUERY: "read"}
+_RIGHT_OF_METHOD: Final = {"rankmem.v1.Query/Control": Right.CONTROL}
+"""Methods that need another right than their service."""
+_IMPLIED: Final = {Right.CONTROL: Right.QUERY}
+"""Who may change what is recorded may see it."""
+_DOES: Final = {
+    Right.INGEST: "write events",
+    Right.QUERY: "read",
+    Right.CONTROL: "control what is recorded",
+}
 _OPEN_SERVICES: Final = frozenset({"grpc.health.v1.Health"})
 
 
@@ -81,7 +90,7 @@ class TokenFile:
 
 
 class Tokens:
-    """The files of both rights.
+    """The files of all rights.
 
     Args:
         files: by right; none at all: everything is open.
@@ -111,7 +120,7 @@ class Tokens:
             for digest in file.digests():
                 fits |= hmac.compare_digest(shown, digest)
             if fits:
-                found.add(right)
+                found |= {right, _IMPLIED.get(right, right)}
         return frozenset(found)
 
     def refusal(self, method: str, metadata: Mapping[str, str | bytes]) -> Refusal | None:
@@ -134,7 +143,7 @@ class Tokens:
             return _unauthenticated(
                 "this aggregator does not know the token", "ask its administrator for a valid one"
             )
-        needed = _RIGHT_OF_SERVICE.get(service)
+        needed = _RIGHT_OF_METHOD.get(method.strip("/"), _RIGHT_OF_SERVICE.get(service))
         if needed is None or needed in rights:
             return None
         error = RankmemError(

@@ -1,8 +1,8 @@
 """Reports what a session did not record because it was switched off.
 
 Stage: render. In: what the ranks had switched off (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``,
-``RANKMEM_MODULES``). Out: notes and placeholders for names that were not recorded, so that no answer says
-"outside of operators" of a block whose operator was not recorded.
+``RANKMEM_MODULES``), or had for some steps (``rankmem control``). Out: notes and placeholders for names that
+were not recorded, so that no answer says "outside of operators" of a block whose operator was not recorded.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def placeholder(facts: SessionFacts, need: str) -> str:
     """The placeholder for a block without an operator or a module."""
     without = [need in off for off in facts.not_recorded]
     usual = _OUTSIDE.get(need, "-")
-    if not any(without):
+    if not any(without) and not facts.was_reduced:
         return usual
-    return NOT_RECORDED if all(without) else f"{usual} or {NOT_RECORDED}"
+    return NOT_RECORDED if without and all(without) else f"{usual} or {NOT_RECORDED}"
 
 
 def with_placeholders(columns: Sequence[Column], facts: SessionFacts) -> list[Column]:
@@ -88,7 +88,7 @@ def with_placeholders(columns: Sequence[Column], facts: SessionFacts) -> list[Co
 
 def _with_placeholder(column: Column, facts: SessionFacts) -> Column:
     need = _NEEDS.get(column.name)
-    if need is None or not any(need in off for off in facts.not_recorded):
+    if need is None or not (facts.was_reduced or any(need in off for off in facts.not_recorded)):
         return column
     absent = placeholder(facts, need)
     return dataclasses.replace(column, forms=tuple(_or_absent(form, absent) for form in column.forms))

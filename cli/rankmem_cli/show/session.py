@@ -36,6 +36,8 @@ class SessionFacts:
     events: int = 0
     not_recorded: tuple[frozenset[str], ...] = ()
     """What its ranks had switched off (operators, stacks, modules), each distinct set once."""
+    was_reduced: bool = False
+    """All of these were not recorded in some steps of a rank (``rankmem control``)."""
 
     def title(self) -> str:
         """The session in one line: id, name, start in UTC."""
@@ -78,6 +80,7 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
         source=row.get("source"),
         events=row.get("events") or 0,
         not_recorded=tuple(frozenset(filter(None, off.split(","))) for off in row.get("not_recorded") or ()),
+        was_reduced=bool(row.get("was_reduced")),
     )
 
 

@@ -1,7 +1,8 @@
 -- Question: What is missing of each rank, since when, and why (no row: nothing that anybody knows of)?
 -- Columns:
 --   session_id, attempt, rank: who
---   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device, no_clock; partial: an imported
+--   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device, no_clock; control: switched
+--     off for some steps; partial: an imported
 --     recording that does not state whether it is complete
 --   what: what is missing: events, or which names; byte figures are exact where it is names
 --   detail: what happened, in words; NULL where why is enough
@@ -64,6 +65,26 @@ of_gaps AS (
             END AS many
         FROM hole
     )
+),
+summarised AS (
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        'control' AS why,
+        'operators, stacks and modules' AS what,
+        NULL::VARCHAR AS detail,
+        min(started_ns) AS since_ns,
+        NULL::BIGINT AS records,
+        false AS is_bytes,
+        'operators, stacks and modules were not recorded in steps '
+        || string_agg(
+            step_first || CASE WHEN step_last IS NULL THEN ' on' ELSE ' to ' || step_last END, ', ' ORDER BY seq_first
+        )
+        || ' (rankmem control): categories other than those of parameters, gradients and optimizer state are unknown '
+        || 'there; byte figures are exact' AS sentence
+    FROM detail_span
+    GROUP BY session_id, attempt, rank
 ),
 absent AS (
     SELECT
@@ -163,6 +184,8 @@ SELECT
 FROM (
     SELECT session_id, attempt, rank, why, what, detail, since_ns, records, is_bytes, sentence
     FROM of_gaps
+    UNION ALL BY NAME
+    SELECT * FROM summarised
     UNION ALL BY NAME
     SELECT * FROM absent
     UNION ALL BY NAME

@@ -17,6 +17,7 @@
 --   torch_version, python_version, rankmem_version: of the trainer
 --   detail: RANKMEM_DETAIL of its ranks: full, operators or events; NULL if unknown
 --   not_recorded: what its ranks had switched off, each different list of operators, stacks, modules once
+--   was_reduced: true if these were not recorded in some steps of a rank (rankmem control); see detail_span
 -- Scatter: none
 CREATE OR REPLACE VIEW session_overview AS
 WITH ranks AS (
@@ -69,9 +70,11 @@ SELECT
     s.python_version,
     s.rankmem_version,
     r.detail,
-    coalesce(r.not_recorded, []) AS not_recorded
+    coalesce(r.not_recorded, []) AS not_recorded,
+    d.session_id IS NOT NULL AS was_reduced
 FROM session AS s
 LEFT JOIN ranks AS r USING (session_id)
-LEFT JOIN absent AS a USING (session_id);
+LEFT JOIN absent AS a USING (session_id)
+LEFT JOIN (SELECT DISTINCT session_id FROM control_change WHERE detail = 'summary') AS d USING (session_id);
 
 COMMENT ON VIEW session_overview IS 'A session with its size, life, highest rank and completeness.';

@@ -1,0 +1,154 @@
+// What the shipper has written into the control page is read as a step ends, and what it orders is done there.
+//
+// Cost: where nothing is ordered, one load and two comparisons a step. It never waits, and takes a lock (torch's, of
+// its callbacks) only in the moment of a change. Events are recorded at every level: an order moves what is known
+// about them, never a byte.
+
+#include "calls.h"
+#include "control.h"
+#include "spool.h"
+
+namespace rankmem {
+
+namespace {
+
+constexpr uint32_t kSwitched = kCalls | kStacks | kModules | kEvidence;
+constexpr uint32_t kOrdersMax = 8;  // that wait, or hold for some steps; of more the earliest is dropped
+
+struct Order {
+  uint64_t number, detail, first, last;
+  bool is_applied;
+};
+
+// Of the threads that end steps (one, but for odd programs): whoever finds the gate shut leaves it to the other.
+std::atomic<bool> gate{false};
+Order orders[kOrdersMax];
+uint32_t num_orders = 0;
+uint64_t base_detail = RKM_DETAIL_FULL;  // where no order holds for some steps
+uint64_t detail_now = RKM_DETAIL_FULL;
+std::atomic<uint64_t> orders_taken{0};
+std::atomic<uint64_t> next_due{RKM_UNKNOWN};  // the step at which something changes
+std::atomic<uint32_t> switched_off{0};        // the bits to be brought back
+
+void write_outcome(uint8_t outcome, const Order& order, uint64_t now) noexcept {
+  RkmDetail record;
+  record.outcome() = outcome;
+  record.order() = order.number;
+  record.step() = now;
+  record.detail() = detail_now;
+  record.thread = current_thread_id();
+  write_record(record);
+}
+
+void drop_order(uint32_t at) noexcept {
+  for (--num_orders; at < num_orders; ++at) orders[at] = orders[at + 1];
+}
+
+// Reads the page's order, if it is whole and new.
+void take_order(RkmControl* control) noexcept {
+  Order order = {};
+  order.number = __atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE);
+  order.detail = __atomic_load_n(&control->order_detail, __ATOMIC_ACQUIRE);
+  order.first = __atomic_load_n(&control->order_step_first, __ATOMIC_ACQUIRE);
+  order.last = __atomic_load_n(&control->order_step_last, __ATOMIC_ACQUIRE);
+  const uint64_t check = order.number ^ (order.detail << 1) ^ (order.first << 8) ^ order.last ^ RKM_ORDER_SALT;
+  if (__atomic_load_n(&control->order_check, __ATOMIC_ACQUIRE) != check) return;  // at the next step
+  if (num_orders == kOrdersMax) drop_order(0);
+  orders[num_orders++] = order;
+  orders_taken.store(order.number, std::memory_order_relaxed);
+  __atomic_store_n(&control->order_taken, order.number, __ATOMIC_RELEASE);
+}
+
+void switch_to(uint64_t detail) noexcept {
+  if (detail == detail_now) return;
+  detail_now = detail;
+  if (detail == RKM_DETAIL_FULL) {
+    enabled_bits.fetch_or(switched_off.exchange(0));
+    observe_calls(enabled(kCalls));
+  } else {
+    switched_off.store(enabled_bits.fetch_and(~kSwitched) & kSwitched);
+    observe_calls(false);
+  }
+}
+
+// What holds from step `now` on: the latest order whose steps these are, else what is ordered for good.
+uint64_t detail_of(uint64_t now) noexcept {
+  uint64_t detail = base_detail;
+  for (uint32_t at = 0; at < num_orders; ++at) {
+    if (orders[at].first <= now && now <= orders[at].last) detail = orders[at].detail;
+  }
+  return detail;
+}
+
+// An order for good ends all that came before it.
+void apply_lasting(uint64_t now, bool& is_lasting, Order& lasting) noexcept {
+  for (uint32_t at = num_orders; at-- > 0;) {
+    if (orders[at].last != RKM_UNKNOWN || orders[at].first > now) continue;
+    is_lasting = true;
+    lasting = orders[at];
+    base_detail = lasting.detail;
+    for (uint32_t earlier = 0; earlier <= at; ++earlier) drop_order(0);
+    return;
+  }
+}
+
+void plan_next(uint64_t now) noexcept {
+  uint64_t due = RKM_UNKNOWN;
+  for (uint32_t at = 0; at < num_orders; ++at) {
+    const uint64_t change = orders[at].first > now ? orders[at].first : orders[at].last + 1;
+    if (change > now) due = std::min(due, change);
+  }
+  next_due.store(due, std::memory_order_relaxed);
+}
+
+void refuse_all(uint64_t now) noexcept {
+  while (num_orders != 0) {
+    write_outcome(RKM_OUTCOME_REFUSED, orders[0], now);
+    drop_order(0);
+  }
+}
+
+void apply_due(uint64_t now) noexcept {
+  Order lasting = {};
+  bool is_lasting = false;
+  apply_lasting(now, is_lasting, lasting);
+  switch_to(detail_of(now));
+  if (is_lasting) write_outcome(RKM_OUTCOME_APPLIED, lasting, now);
+  for (uint32_t at = 0; at < num_orders;) {
+    Order& order = orders[at];
+    if (order.first <= now && !order.is_applied) {
+      order.is_applied = true;
+      write_outcome(now <= order.last ? RKM_OUTCOME_APPLIED : RKM_OUTCOME_OVER, order, now);
+      if (now > order.last) drop_order(at);  // it came too late for all of its steps
+      else ++at;
+    } else if (order.first <= now && now > order.last) {
+      write_outcome(RKM_OUTCOME_OVER, order, now);
+      drop_order(at);
+    } else {
+      ++at;
+    }
+  }
+  plan_next(now);
+}
+
+__attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_t now, bool by_call) noexcept {
+  if (gate.exchange(true, std::memory_order_acquire)) return;
+  if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control);
+  // With calls unobserved no step would end any more, and none would bring them back.
+  by_call ? refuse_all(now) : apply_due(now);
+  gate.store(false, std::memory_order_release);
+}
+
+}  // namespace
+
+void follow_orders(uint64_t now, bool by_call) noexcept {
+  RkmControl* control = spool.control;
+  const uint64_t ordered = __atomic_load_n(&control->order_number, __ATOMIC_RELAXED);
+  const bool is_new = ordered != orders_taken.load(std::memory_order_relaxed);
+  if (__builtin_expect(!is_new && now < next_due.load(std::memory_order_relaxed), 1)) return;
+  follow_orders_slowly(control, now, by_call);
+}
+
+void forget_switched(uint32_t what) noexcept { switched_off.fetch_and(~what); }
+
+}  // namespace rankmem

@@ -1,0 +1,180 @@
+"""Orders of ``rankmem control``: to the shippers of a session's ranks, now and as they connect again.
+
+Stage: the aggregator's gRPC boundary. In: what a client asks; out: an ``Order`` for each rank, on the call of
+its shipper. All ranks that are asked for are told, or none. Orders are kept in memory, for a shipper that
+comes back and for a rank of the same attempt that comes late; what became of each is a row that its shipper
+sends.
+Called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from rankmem_aggregator.ingest.batch import Spool
+from rankmem_aggregator.query.missing import ranks_text
+from rankmem_protos.bounds import NUMBER_MAX, RANKS_MAX
+from rankmem_protos.collector_pb2 import Order
+from rankmem_protos.errors import Code, RankmemError
+
+ORDERS_MAX: Final = 256
+"""Kept for those that connect later, the latest of all sessions."""
+ASKED_BY_CHARS_MAX: Final = 200
+"""Of who asks, as the client says; with the address it came from it is in each rank's row."""
+WHAT: Final = ("start", "stop", "full", "summary")
+
+
+class Told(Protocol):
+    """A shipper's call."""
+
+    def running_spools(self) -> list[Spool]:
+        """The spools that are open and have not ended."""
+
+    def tell(self, order: Order) -> None:
+        """Passes an order on."""
+
+    @property
+    def takes_orders(self) -> bool:
+        """Whether the shipper knows what to do with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """An order as a client asked for it."""
+
+    session_id: str
+    ranks: frozenset[int]
+    """Empty: all."""
+    what: str
+    step_first: int
+    step_last: int | None
+    asked_by: str
+
+    def __post_init__(self) -> None:
+        if self.what not in WHAT:
+            raise RankmemError(
+                Code.UNSUPPORTED,
+                f"this aggregator does not know the order {self.what[:40]!r}",
+                "use the same version of rankmem on both ends",
+            )
+        last = self.step_first if self.step_last is None else self.step_last
+        if not 0 <= self.step_first <= last < NUMBER_MAX or any(rank > RANKS_MAX for rank in self.ranks):
+            raise RankmemError(Code.INVALID, f"steps {self.step_first} to {last} cannot be ordered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """An order that was given."""
+
+    order_id: int
+    attempt: int
+    told: tuple[int, ...]
+    """Ranks, ascending."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    asked: Asked
+    order_id: int
+    attempt: int
+
+    def of(self, spool: Spool) -> Order | None:
+        """The order for a spool; None where it is not meant."""
+        asked = self.asked
+        if (spool.session_id, spool.attempt) != (asked.session_id, self.attempt):
+            return None
+        if asked.ranks and spool.rank not in asked.ranks:
+            return None
+        return Order(
+            spool_id=spool.spool_id,
+            order_id=self.order_id,
+            what=asked.what,
+            step_first=asked.step_first,
+            step_last=asked.step_last,
+            asked_by=asked.asked_by,
+            asked_ns=self.order_id,
+        )
+
+
+class Orders:
+    """The orders given since this process began.
+
+    Args:
+        clock_ns: the wall clock, ns since 1970.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        self._standing: deque[_Standing] = deque(maxlen=ORDERS_MAX)
+        self._last_id = 0
+
+    def give(self, asked: Asked, calls: Iterable[Told]) -> Given:
+        """Tells the ranks, all or none.
+
+        Args:
+            asked: the order.
+            calls: all shippers that are connected.
+
+        Raises:
+            RankmemError: NOT_FOUND where a rank's shipper is not connected here, UNSUPPORTED where one is
+                older; nothing was told then.
+        """
+        found = [(call, spool) for call in calls for spool in call.running_spools()]
+        found = [(call, spool) for call, spool in found if spool.session_id == asked.session_id]
+        attempt = max((spool.attempt for _, spool in found), default=0)
+        meant = [
+            (call, spool)
+            for call, spool in found
+            if spool.attempt == attempt and (not asked.ranks or spool.rank in asked.ranks)
+        ]
+        _check_all(asked, attempt, meant, {spool.rank for _, spool in found if spool.attempt == attempt})
+        with self._lock:
+            self._last_id = max(self._clock_ns(), self._last_id + 1)
+            standing = _Standing(asked=asked, order_id=self._last_id, attempt=attempt)
+            self._standing.append(standing)
+        for call, spool in meant:
+            order = standing.of(spool)
+            if order is not None:
+                call.tell(order)
+        told = tuple(sorted({spool.rank for _, spool in meant}))
+        return Given(order_id=standing.order_id, attempt=attempt, told=told)
+
+    def of(self, spool: Spool) -> list[Order]:
+        """The orders for a spool that has just been opened, the earliest first."""
+        with self._lock:
+            standing = list(self._standing)
+        return [order for each in standing if (order := each.of(spool)) is not None]
+
+
+def _check_all(asked: Asked, attempt: int, meant: list[tuple[Told, Spool]], running: set[int]) -> None:
+    if not running:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"no running rank of session {asked.session_id} is connected to this aggregator",
+            "rankmem ranks shows which run; ask the aggregator that they ship to",
+        )
+    absent = asked.ranks - running
+    if absent:
+        raise RankmemError(
+            Code.NOT_FOUND,
+            f"{_ranks_text(absent)} of attempt {attempt}: not running, or not connected to this aggregator; "
+            "nothing was changed",
+            f"connected: {_ranks_text(running)}",
+        )
+    older = {spool.rank for call, spool in meant if not call.takes_orders}
+    if older:
+        raise RankmemError(
+            Code.UNSUPPORTED,
+            f"the shipper of {_ranks_text(older)} is of a version without control; nothing was changed",
+            "upgrade rankmem on its host before the next run, or leave these out with --ranks",
+        )
+
+
+def _ranks_text(ranks: Iterable[int]) -> str:
+    return ranks_text(sorted(ranks))

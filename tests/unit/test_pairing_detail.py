@@ -1,0 +1,136 @@
+"""A log whose detail changes: bytes go on, and nothing is known of a stretch that nobody observed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankmem_agent.spool.layout import Action, Detail, DeviceType, Kind, Outcome, Phase
+from rankmem_ship.checkpoint import load_checkpoint, save_checkpoint
+from rankmem_ship.log_slices import LogSlices
+from rankmem_ship.pairing.pairing import Pairing
+from spool_log import Log
+from spool_synthetic import reader_of
+
+BLOCK = 1 << 20
+CUDA = {"device_type": int(DeviceType.CUDA)}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """An optimizer's call, a summary stretch of one step, and a call of forward; a block in each."""
+    log = Log(tmp_path)
+    log.add(Kind.DEVICE, e=log.spool.string('{"name": "cuda:0"}'), **CUDA)
+    call(log, 1, Phase.OPTIMIZER, address=0x1000)
+    log.add(Kind.COUNTERS, a=BLOCK, b=BLOCK, c=BLOCK, d=BLOCK, **CUDA)
+    log.add(Kind.STEP, a=0)
+    other = {"call_id": 3, "thread": 2}  # of a thread that is in a call meanwhile
+    log.add(Kind.CALL_BEGIN, action=Phase.FORWARD, a=1, c=1, e=log.spool.string("aten::add"), **other)
+    detail(log, Outcome.APPLIED, order=7, step=1, detail=Detail.EVENTS)
+    log.add(Kind.EVENT, a=0x2000, b=BLOCK, action=Action.ALLOC, thread=1, **CUDA)
+    log.add(Kind.EVENT, a=0x6000, b=BLOCK, action=Action.ALLOC, **other, **CUDA)
+    log.add(Kind.EVENT, a=0x6000, action=Action.FREE_COMPLETED, **other, **CUDA)
+    log.add(Kind.CALL_END, a=1, b=2**64 - 1, c=2**64 - 1, d=1, **other)
+    log.add(Kind.STEP, a=1)
+    log.add(Kind.EVENT, a=0x3000, b=BLOCK, action=Action.ALLOC, thread=1, **CUDA)
+    log.add(Kind.EVENT, a=0x2000, action=Action.FREE_COMPLETED, thread=1, **CUDA)
+    log.add(Kind.STEP, a=2)
+    detail(log, Outcome.OVER, order=7, step=3, detail=Detail.FULL)
+    detail(log, Outcome.APPLIED, order=8, step=3, detail=Detail.FULL)
+    log.add(Kind.EVENT, a=0x4000, b=BLOCK, action=Action.ALLOC, thread=1, **CUDA)
+    call(log, 2, Phase.FORWARD, address=0x5000)
+    call(log, 4, Phase.FORWARD, frees=0x5000)
+    log.add(Kind.END)
+    return log
+
+
+def call(log: Log, call_id: int, phase: Phase, *, address: int = 0, frees: int = 0) -> None:
+    of = {"call_id": call_id, "thread": 1}
+    log.add(Kind.CALL_BEGIN, action=phase, a=1, c=call_id, e=log.spool.string("aten::mul"), **of)
+    if address:
+        log.add(Kind.EVENT, a=address, b=BLOCK, action=Action.ALLOC, **of, **CUDA)
+    if frees:
+        log.add(Kind.EVENT, a=frees, action=Action.FREE_COMPLETED, **of, **CUDA)
+    log.add(Kind.CALL_END, a=1, b=2**64 - 1, c=2**64 - 1, d=1, **of)
+
+
+def detail(log: Log, outcome: Outcome, *, order: int, step: int, detail: Detail) -> None:
+    log.add(Kind.DETAIL, action=outcome, a=order, b=step, c=detail, thread=1)
+
+
+def paired(log: Log, max_records: int, folder: Path | None = None) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the whole log, in slices of so many records; restarted from a checkpoint after each."""
+    reader = reader_of(log.spool.path)
+    slices = LogSlices(reader)
+    pairing = Pairing(reader.meta, reader.strings)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    final = False
+    while not final:
+        piece = slices.next(max_records, allow_short=True)
+        assert piece is not None
+        for part in piece.parts:
+            pairing.feed(part)
+        final = piece.final
+        for table, batch in pairing.cut(final=final):
+            rows.setdefault(table, []).extend(batch.to_pylist())
+        if folder is not None:
+            save_checkpoint(folder, pairing.state)
+            pairing = Pairing(reader.meta, reader.strings, load_checkpoint(folder))
+    return rows
+
+
+def test_bytes_go_on_and_steps_are_known(log: Log) -> None:
+    rows = paired(log, 1000)
+    assert [row["requested_bytes"] for row in rows["memory_event"]] == [
+        n * BLOCK for n in (1, 2, 3, 2, 3, 2, 3, 4, 3)
+    ]
+    steps = {row["address"]: row["step"] for row in rows["allocation_record"]}
+    assert (steps[0x2000], steps[0x3000]) == (1, 2)
+
+
+def test_no_phase_and_no_figure_of_the_allocator_is_carried_over(log: Log) -> None:
+    rows = paired(log, 1000)
+    phases = {row["address"]: row["phase"] for row in rows["allocation_record"]}
+    assert phases.pop(0x6000) == "forward", "its call began before"
+    assert phases == {0x1000: "optimizer", 0x2000: None, 0x3000: None, 0x4000: None, 0x5000: "forward"}
+    figures = [row["allocated_bytes"] for row in rows["memory_event"]]
+    assert figures[1:6] == [None] * 5, "those of the last call in full detail are old"
+
+
+def test_a_block_of_the_stretch_has_no_category_but_by_a_tag(log: Log) -> None:
+    rows = paired(log, 1000)
+    categories = {row["address"]: row["category"] for row in rows["allocation_record"]}
+    assert {categories[address] for address in (0x2000, 0x3000, 0x6000)} == {"unknown"}
+    changed = {row["allocation_id"] for row in rows.get("category_change", [])}
+    assert not changed & {row["allocation_id"] for row in rows["allocation_record"] if not row["call_id"]}
+
+
+def test_what_follows_the_stretch_may_depend_on_what_nobody_saw(log: Log) -> None:
+    rows = paired(log, 1000)
+    (after,) = (row for row in rows["allocation_record"] if row["address"] == 0x5000)
+    assert after["category"] == "unknown", "a call without a node may take what was computed from parameters"
+
+
+@pytest.mark.parametrize("max_records", [1, 2, 5])
+def test_the_rows_do_not_depend_on_where_slices_end(log: Log, max_records: int, tmp_path: Path) -> None:
+    def of(rows: dict[str, list[dict[str, Any]]], table: str) -> list[dict[str, Any]]:
+        return sorted(rows[table], key=lambda row: row.get("seq") or row["allocation_id"])
+
+    whole, parts = paired(log, 1000), paired(log, max_records, tmp_path)
+    for table in ("memory_event", "control_change"):
+        assert of(parts, table) == of(whole, table)
+    known = ("allocation_id", "phase", "step", "operator")
+    assert [[row[name] for name in known] for row in of(parts, "allocation_record")] == [
+        [row[name] for name in known] for row in of(whole, "allocation_record")
+    ]
+
+
+def test_each_change_is_a_row(log: Log) -> None:
+    names = ("order_id", "outcome", "detail", "step")
+    assert [tuple(row[name] for name in names) for row in paired(log, 1000)["control_change"]] == [
+        (7, "applied", "summary", 1),
+        (7, "over", "full", 3),
+        (8, "applied", "full", 3),
+    ]
