@@ -49,7 +49,7 @@ test-long: env ## all tests, also those that take long, random ones in full, and
 	RANKMEM_FAULT_ROUNDS=12 $(BIN)/python -m pytest -m "" tests/faults/test_random_kills.py $(PYTEST_ARGS)
 
 # For the inner loop: no process, server or torch, random tests with 10 examples.
-test-fast: env ## the unit tests but for the slow files: a minute and a half on two idle cores
+test-fast: env ## the unit tests but for the slow files: a minute on two idle cores
 	$(BIN)/python -m pytest tests/unit $(SLOW:%=--ignore=%) -m "not long and not slow" $(PYTEST_PARALLEL) $(PYTEST_ARGS)
 
 taps: env ## taps for the releases of torch, for make dist to put into the wheel (long, as make matrix)

@@ -60,9 +60,10 @@ def check_peak_by(queries: Queries, account: Account, by: str) -> None:
     """``peak --by``: what each group held at the rank's peak adds up to it; its own peak is the account's."""
     at_peak: dict[Whose, Groups] = defaultdict(dict)
     own: dict[Whose, Groups] = defaultdict(dict)
+    beside = {whose: _beside(track) for whose, track in account.tracks.items()}
     for row in queries.peak_by(account.session_id, by=by).to_pylist():  # type: ignore[arg-type]
         whose, group = Whose(row["attempt"], row["rank"], row["device"]), _name(row["group_name"])
-        if whose not in account.tracks or group in _beside(account.tracks[whose]) or row.get("is_sampled"):
+        if whose not in beside or group in beside[whose] or row.get("is_sampled"):
             continue
         at_peak[whose][group], own[whose][group] = row["bytes_at_rank_peak"], row["peak_bytes"]
     for whose, track in account.highest().items():
@@ -73,6 +74,7 @@ def check_peak_by(queries: Queries, account: Account, by: str) -> None:
 def check_timeline(queries: Queries, account: Account, whose: Whose, by: str) -> None:
     """``timeline --by``: at every instant the curves of the groups add up to what the device held."""
     track = account.tracks[whose]
+    beside = _beside(track)
     rows = queries.timeline(
         account.session_id,
         by=by,  # type: ignore[arg-type]
@@ -82,7 +84,7 @@ def check_timeline(queries: Queries, account: Account, whose: Whose, by: str) ->
         points=EVERY_POINT,
     )
     for time_ns, groups in _instants(rows):
-        held = sum(held for group, held in groups.items() if group not in _beside(track))
+        held = sum(held for group, held in groups.items() if group not in beside)
         assert held == track.held_at(time_ns), (whose, by, time_ns, groups)
 
 
