@@ -14,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 
 from rankmem_aggregator.insights.lives import Array
-from rankmem_aggregator.insights.windows import NEVER, Window, peak_of
+from rankmem_aggregator.insights.windows import NEVER, Window, is_of_model, peak_of
 
 LOSS_OPERATORS: Final = ("aten::cross_entropy_loss", "aten::_log_softmax", "aten::log_softmax")
 LOSS_BACKWARD: Final = ("aten::nll_loss_backward", "aten::_log_softmax_backward_data", "aten::_to_copy")
@@ -289,10 +289,7 @@ def accumulated(count: int) -> Edit:
     def edit(step: Step, lives: Lives) -> Lives:
         of = lives.of
         gradient = step.category[of] == "gradient"
-        constant = np.isin(step.category[of], ("parameter", "optimizer_state", "gradient")) | (
-            (step.category[of] == "unknown") & ~np.isin(step.phase[of], ("forward", "backward"))
-        )
-        constant |= step.phase[of] == "optimizer"
+        constant = is_of_model(step.window.category, step.window.phase)[of]
         made = gradient & (step.phase[of] == "backward") & (lives.born > step.window.begin)
         if not made.any():
             return lives
