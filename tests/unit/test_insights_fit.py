@@ -138,6 +138,13 @@ def test_from_one_size_the_real_peak_may_be_one_without_growth_of_what_is_as_lar
     assert f"up to {answer.figures['below_share']:.0%} below" in answer.error
 
 
+def test_from_one_size_a_segment_that_may_not_come_is_said(stored: Store) -> None:
+    queries = stored(sized_steps([4, 4]))
+    said = "needs and reserved are upper bounds"
+    assert any(said in note for note in queries.fit(batch=["2x"], as_device="cuda").notes)
+    assert not any(said in note for note in queries.fit(batch=["2x"]).notes)
+
+
 @pytest.mark.parametrize(
     ("question", "words"), [({"length": ["2x"]}, "one length"), ({"batch": ["0.5x"]}, "smaller")]
 )

@@ -154,7 +154,7 @@ def _answer(
         error=text.error(below, fitted.above, len(fitted.recorded)),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
-        notes=text.notes(figures, rows[-1]["times"]),
+        notes=text.notes(figures, rows[-1]),
         next_commands=text.next_commands(figures, bool(does_not)),
     )
 
