@@ -16,13 +16,20 @@ SECOND_NS: Final = 1_000_000_000
 
 
 def remedied_steps(
-    steps: int = 3, *, late: bool = False, keeps_gradients: bool = False, device: str = "cpu", **more: Any
+    steps: int = 3,
+    *,
+    late: bool = False,
+    keeps_gradients: bool = False,
+    lets_go_late: bool = False,
+    device: str = "cpu",
+    **more: Any,
 ) -> RankLog:
     """The log of a training.
 
     Args:
         late: each step leaves 20 MiB to the next, which frees them after its forward.
         keeps_gradients: gradients stay from step to step, and backward adds to them.
+        lets_go_late: gradients are let go of between the next forward and its backward.
         more: fields of RankLog.
     """
     log = RankLog(ended=(steps + 1) * SECOND_NS, **more)
@@ -57,6 +64,9 @@ def remedied_steps(
         freed(f"logits {step}")
         if late and step:
             freed(f"late {step - 1}")
+        if lets_go_late and step:
+            for name in weights:
+                freed(f"g {name} {step - 1}")
         made(f"dlogits {step}", 6, "aten::_log_softmax_backward_data", "autograd_detail", "backward")
         freed(f"logp {step}")
         units = ["head", *(f"layers.{layer}" for layer in reversed(range(LAYERS)))]
@@ -78,7 +88,7 @@ def remedied_steps(
                 made(f"s {name}", 2 * mib, "aten::zeros_like", "optimizer_state", "optimizer")
         made(f"scratch {step}", 9, "aten::_foreach_sqrt", "temporary", "optimizer")
         freed(f"scratch {step}")
-        if not keeps_gradients:
+        if not keeps_gradients and not lets_go_late:
             for unit in units:
                 freed(f"g {unit} {step}")
         if late:

@@ -31,6 +31,7 @@ def sized_steps(
     rank: int = 0,
     odd: Sequence[int] = (),
     scratch: str = "",
+    parts: int = 0,
     weight_bytes: int = WEIGHT_BYTES,
     **more: Any,
 ) -> RankLog:
@@ -40,6 +41,7 @@ def sized_steps(
     Args:
         odd: places of steps that make a cast of each activation, as with autocast.
         scratch: the operator that makes the optimizer's, as large as a weight, for one layer after the other.
+        parts: of each gradient, made and added to it while it is there, as where a layer is called again.
         weight_bytes: of a layer.
         more: fields of RankLog.
     """
@@ -51,7 +53,10 @@ def sized_steps(
         )
     for step, batch in enumerate(batches):
         at = (step + 1) * SECOND_NS
-        _step(log, step, batch, at, of, casts=step in odd, scratch=scratch, weight_bytes=weight_bytes)
+        _step(
+            log, step, batch, at, of,
+            casts=step in odd, scratch=scratch, parts=parts, weight_bytes=weight_bytes,
+        )  # fmt: skip
     return log
 
 
@@ -74,6 +79,7 @@ def _step(
     *,
     casts: bool,
     scratch: str,
+    parts: int,
     weight_bytes: int,
 ) -> None:
     def made(
@@ -112,6 +118,9 @@ def _step(
     for layer in reversed(range(LAYERS)):
         module = f"Net.layers.{layer}"
         made(f"g{layer}", weight_bytes, "aten::mm", "gradient", "backward", module)
+        for part in range(parts):
+            made(f"p{layer}.{part}", weight_bytes, "aten::mm", "autograd_detail", "backward", module)
+            freed(f"p{layer}.{part}")
         freed(f"h{layer}")
     for layer in range(LAYERS):
         if step == 0:

@@ -118,6 +118,33 @@ def test_from_one_size_it_is_an_upper_bound_that_leaves_the_model_as_it_is(store
     assert "an upper bound" in answer.error
 
 
+def test_from_one_size_the_optimizers_scratch_does_not_grow_with_the_batch(stored: Store) -> None:
+    of = {"scratch": "aten::sqrt", "weight_bytes": 200 << 20}
+    real = peaks(stored(sized_steps([2, 2, 4, 4], **of)).fit(batch=[64], recorded=[2, 4]))[64]
+    assert peaks(stored(sized_steps([4, 4], **of)).fit(batch=[64], recorded=[4]))[64] == real
+
+
+def test_from_one_size_the_real_peak_may_be_one_without_growth_of_what_is_as_large_as_a_parameter(
+    stored: Store,
+) -> None:
+    queries = stored(sized_steps([2, 2, 4, 4], parts=1, weight_bytes=200 << 20))
+    real = peaks(queries.fit(batch=[64], recorded=[2, 4]))[64]
+    queries = stored(sized_steps([4, 4], parts=1, weight_bytes=200 << 20))
+    answer = queries.fit(batch=[64], recorded=[4], in_bytes=real + (1 << 20))
+    (row,) = [row for row in answer.rows.to_pylist() if not row["is_recorded"]]
+    assert row["low_bytes"] <= real < 0.8 * row["live_peak_bytes"]
+    assert row["fits"] == "unclear"
+    assert row["low_bytes"] == pytest.approx(row["live_peak_bytes"] * (1 - answer.figures["below_share"]))
+    assert f"up to {answer.figures['below_share']:.0%} below" in answer.error
+
+
+def test_from_one_size_a_segment_that_may_not_come_is_said(stored: Store) -> None:
+    queries = stored(sized_steps([4, 4]))
+    said = "needs and reserved are upper bounds"
+    assert any(said in note for note in queries.fit(batch=["2x"], as_device="cuda").notes)
+    assert not any(said in note for note in queries.fit(batch=["2x"]).notes)
+
+
 @pytest.mark.parametrize(
     ("question", "words"), [({"length": ["2x"]}, "one length"), ({"batch": ["0.5x"]}, "smaller")]
 )

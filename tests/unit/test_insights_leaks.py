@@ -29,6 +29,25 @@ MIB = 1 << 20
 GIB = 1 << 30
 LEAK, CLEAN, RING = 10, 11, 12
 """Stacks: their lines are train.py:10 and so on."""
+ENGINE = [
+    {
+        "stack_id": 20,
+        "ordering": 0,
+        "file_path": "torch/autograd/graph.py",
+        "line_number": 9,
+        "function": "_engine_run_backward",
+    },
+    {"stack_id": 20, "ordering": 1, "file_path": "train.py", "line_number": 20, "function": "main"},
+    {"stack_id": 21, "ordering": 0, "file_path": "train.py", "line_number": 21, "function": "hook"},
+    {
+        "stack_id": 21,
+        "ordering": 1,
+        "file_path": "torch/autograd/graph.py",
+        "line_number": 9,
+        "function": "_engine_run_backward",
+    },
+]
+"""Stacks of backward: its own, and that of a hook; on the engine's own threads a hook's frame is alone."""
 Ask = Callable[..., Answer]
 
 
@@ -161,8 +180,18 @@ def test_a_leak_beside_inputs_of_many_lengths_is_one(ask: Ask) -> None:
 
 
 def test_backwards_blocks_count_for_the_forward_line(ask: Ask) -> None:
-    answer = ask([training(RankLog(), 30, each=kept(MIB, CLEAN, forward_stack_id=LEAK))], {})
+    answer = ask(
+        [training(RankLog(), 30, each=kept(MIB, 20, forward_stack_id=LEAK))], {"stack_frame": ENGINE}
+    )
     assert answer.rows["line"].to_pylist() == ["train.py:10"]
+
+
+@pytest.mark.parametrize("stack", [CLEAN, 21])
+def test_what_a_hook_keeps_within_backward_counts_for_the_hooks_line(stack: int, ask: Ask) -> None:
+    answer = ask(
+        [training(RankLog(), 30, each=kept(MIB, stack, forward_stack_id=LEAK))], {"stack_frame": ENGINE}
+    )
+    assert answer.rows["line"].to_pylist() == [f"train.py:{stack}"]
 
 
 def test_ranks_and_attempts_are_judged_apart_and_folded_by_line(ask: Ask) -> None:

@@ -128,6 +128,13 @@ def test_gradients_that_stay_are_let_go_of_between_steps(stored: Store) -> None:
     assert found["set-to-none"] == PEAK
 
 
+@pytest.mark.parametrize("kept", ["keeps_gradients", "lets_go_late"])
+def test_gradients_of_the_step_before_do_not_add_to_those_of_the_first_part(kept: str, stored: Store) -> None:
+    queries = stored(remedied_steps(**{kept: True}))
+    assert queries.whatif().figures["peak_bytes"] == (PEAK + 11) * MIB
+    assert after(queries)["accumulate"] == 33 + 11 + 24
+
+
 @pytest.mark.parametrize("more", [{"late": True}, {"keeps_gradients": True}, {"steps": 2}])
 def test_the_smallest_set_is_the_first_of_all_by_size_and_cost(more: dict[str, Any], stored: Store) -> None:
     queries = stored(remedied_steps(**more))

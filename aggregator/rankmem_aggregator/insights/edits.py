@@ -14,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 
 from rankmem_aggregator.insights.lives import Array
-from rankmem_aggregator.insights.windows import NEVER, Window, peak_of
+from rankmem_aggregator.insights.windows import NEVER, Window, is_of_model, peak_of
 
 LOSS_OPERATORS: Final = ("aten::cross_entropy_loss", "aten::_log_softmax", "aten::log_softmax")
 LOSS_BACKWARD: Final = ("aten::nll_loss_backward", "aten::_log_softmax_backward_data", "aten::_to_copy")
@@ -242,23 +242,35 @@ def gradients_let_go(step: Step, lives: Lives) -> Lives:
     stays = gradient & (lives.born <= step.window.begin) & (lives.died >= NEVER)
     if not stays.any():
         return lives
+    optimizer = lives.born[(lives.born > step.window.begin) & (step.phase[of] == "optimizer")]
+    late = float(optimizer.min()) - 0.5 if len(optimizer) else float(step.window.end)
+    parts, alone = _added_to(step, lives, stays)
+    died = lives.died.copy()
+    died[parts] = NEVER
+    edited = lives.changed(died=died).kept(~stays)
+    ends = np.full(len(alone), float(NEVER))
+    return edited.and_more(np.full(len(alone), late), ends, lives.bytes[alone], of[alone])
+
+
+def _added_to(step: Step, lives: Lives, stays: Array) -> tuple[list[int], list[int]]:
+    """What backward makes and adds to gradients that stay, and those of these of which it is not known.
+
+    Of each gradient it is the shortest life of its size that backward begins.
+    """
+    of = lives.of
     backward = (lives.born > step.window.begin) & (step.phase[of] == "backward") & (lives.died < NEVER)
     made = np.flatnonzero(backward & np.isin(step.category[of], ("autograd_detail", "gradient", "temporary")))
     by_size: dict[float, list[int]] = {}
     for place in made[np.argsort((lives.died - lives.born)[made], kind="stable")][::-1].tolist():
         by_size.setdefault(float(lives.bytes[place]), []).append(place)
-    optimizer = lives.born[(lives.born > step.window.begin) & (step.phase[of] == "optimizer")]
-    late = float(optimizer.min()) - 0.5 if len(optimizer) else float(step.window.end)
-    died, alone = lives.died.copy(), []
+    parts, alone = [], []
     for place in np.flatnonzero(stays).tolist():
         same = by_size.get(float(lives.bytes[place]))
         if same:
-            died[same.pop()] = NEVER
+            parts.append(same.pop())
         else:
             alone.append(place)
-    edited = lives.changed(died=died).kept(~stays)
-    ends = np.full(len(alone), float(NEVER))
-    return edited.and_more(np.full(len(alone), late), ends, lives.bytes[alone], of[alone])
+    return parts, alone
 
 
 def in_bucket_views(step: Step, lives: Lives) -> Lives:
@@ -289,13 +301,13 @@ def accumulated(count: int) -> Edit:
     def edit(step: Step, lives: Lives) -> Lives:
         of = lives.of
         gradient = step.category[of] == "gradient"
-        constant = np.isin(step.category[of], ("parameter", "optimizer_state", "gradient")) | (
-            (step.category[of] == "unknown") & ~np.isin(step.phase[of], ("forward", "backward"))
-        )
-        constant |= step.phase[of] == "optimizer"
-        made = gradient & (step.phase[of] == "backward") & (lives.born > step.window.begin)
-        if not made.any():
+        constant = is_of_model(step.window.category, step.window.phase)[of]
+        older = lives.born <= step.window.begin
+        backward = gradient & (step.phase[of] == "backward")
+        made = backward & ~older
+        if not backward.any():
             return lives
+        constant[_added_to(step, lives, backward & older & (lives.died >= NEVER))[0]] = True
         births = np.sort(lives.born[lives.born > step.window.begin])
         place = np.searchsorted(births, lives.born, side="right") + BUCKET_BIRTHS
         soon = births[np.minimum(place, len(births) - 1)]
@@ -304,6 +316,9 @@ def accumulated(count: int) -> Edit:
             died=np.where(made, np.minimum(lives.died, soon), lives.died),
         )
         begin = np.full(int(made.sum()), float(step.window.begin))
-        return edited.and_more(begin, lives.died[made], lives.bytes[made], of[made])
+        edited = edited.and_more(begin, lives.died[made], lives.bytes[made], of[made])
+        # Those of the step before were let go of in the first part, where their like was not yet there.
+        gone = backward & older & (lives.died < NEVER) & made.any()
+        return edited.kept(np.concatenate([~gone, np.ones(int(made.sum()), bool)]))
 
     return edit

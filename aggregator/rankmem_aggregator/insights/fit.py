@@ -139,7 +139,8 @@ def _answer(
     asked = {each.size: (each.number, each.times) for each in wanted}
     known = {each.size: (each.number, each.size / largest.size) for each in fitted.recorded}
     rows = [sized.row(size, *own) for size, own in sorted((asked | known).items())]
-    figures = _figures(fitted, device, request, place)
+    below = max(fitted.below_at(each.size) for each in wanted)
+    figures = _figures(fitted, device, request, place) | {"below_share": below}
     if device.usable_bytes is not None and not device.not_replayed:
         figures |= largest_figures(sized, largest)
     first = next(row for row in rows if row["times"] == wanted[0].times) if request.wanted else None
@@ -150,10 +151,10 @@ def _answer(
         verdict="finding" if request.wanted and does_not else "fine",
         certainty="suspected" if device.workspaces or device.not_replayed else "predicted",
         sentence=text.sentence(place.name, first, figures, rows),
-        error=text.error(fitted.below, fitted.above, len(fitted.recorded)),
+        error=text.error(below, fitted.above, len(fitted.recorded)),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
-        notes=text.notes(figures, rows[-1]["times"]),
+        notes=text.notes(figures, rows[-1]),
         next_commands=text.next_commands(figures, bool(does_not)),
     )
 
@@ -179,7 +180,6 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         "num_blocks": len(model.window),
         "num_matched": model.num_matched,
         "shares_at_peak": shares,
-        "below_share": fitted.below,
         "above_share": fitted.above,
         "total_bytes": device.total_bytes,
         "usable_bytes": device.usable_bytes,

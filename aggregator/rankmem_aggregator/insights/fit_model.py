@@ -21,7 +21,8 @@ from rankmem_aggregator.insights.windows import bytes_stepped_alone
 
 TWO_SIZES_SHARE: Final = 0.01
 ONE_SIZE_SHARES: Final = (0.2, 0.01)
-"""How far the real peak may be below and above that predicted from one size: measured, docs/insights.md."""
+"""How far the real peak may be below and above that predicted from one size, should no block grow that may be
+a copy of a parameter: measured, docs/insights.md."""
 TIMES_MAX: Final = 1 << 16
 """Of the largest recorded size: where the search for the largest that fits ends."""
 STEPS_OF_TIMES: Final = 20
@@ -49,6 +50,13 @@ class Fitted:
                 else of_two(one.window, one.size, other.window, other.size)
             )
         return self._models[key]
+
+    def below_at(self, size: float) -> float:
+        """By what share the real peak may be below that predicted for a size."""
+        if len(self.recorded) > 1:
+            return self.below
+        model = self.model(size)
+        return 1 - (1 - self.below) * model.least_at(size) / max(model.peak_at(size), 1)
 
     def refuse(self, wanted: Sequence[Wanted]) -> None:
         """Raises CannotTell where the recorded sizes do not carry what is asked."""
@@ -117,7 +125,7 @@ class Sized:
         fitted, device = self.fitted, self.device
         is_recorded = any(each.size == size for each in fitted.recorded)
         live = fitted.model(size).peak_at(size)
-        below, above = (0.0, 0.0) if is_recorded else (fitted.below, fitted.above)
+        below, above = (0.0, 0.0) if is_recorded else (fitted.below_at(size), fitted.above)
         reserved = needed = None
         if device.settings is not None:
             reserved, needed = reserved_and_needed(next(self.traces(size, device.settings)))
@@ -137,12 +145,13 @@ class Sized:
         """yes, no or unclear; None where no device was named."""
         if self.device.usable_bytes is None:
             return None
+        below = self.fitted.below_at(size)
         if self.device.not_replayed:  # what it needs beyond its live bytes is not known
-            return "unclear" if self.runs(size, -self.fitted.below) else "no"
+            return "unclear" if self.runs(size, -below) else "no"
         # The allocator's own error is within the same bounds as the bytes it is given.
         if self.runs(size, self.fitted.above):
             return "yes"
-        return "unclear" if self.runs(size, -self.fitted.below, means=any) else "no"
+        return "unclear" if self.runs(size, -below, means=any) else "no"
 
     def runs(self, size: float, more: float = 0.0, means: Callable[[Iterable[bool]], bool] = all) -> bool:
         """Whether it runs, were all of it larger by a share: under all of :meth:`traces`, or any."""

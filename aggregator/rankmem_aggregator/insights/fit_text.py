@@ -93,15 +93,20 @@ MEASURED_TIMES: Final = 16
 """Of the largest recorded size: the furthest that was held against real steps."""
 
 
-def notes(figures: Figures, times: float) -> tuple[str, ...]:
+def notes(figures: Figures, largest: Row) -> tuple[str, ...]:
     """What to know of the table.
 
     Args:
         figures: those of the answer.
-        times: the largest size of the table, of the largest recorded.
+        largest: the row of its largest size.
     """
     found = [_from(figures), *_capacity(figures)]
-    if times > MEASURED_TIMES:
+    if figures["num_sizes"] == 1 and largest["needed_bytes"] is not None:
+        found.append(
+            "needs and reserved are upper bounds, too: a block predicted to exceed 1 MiB takes a segment of "
+            "20 MiB, and they are that much less if it stays below, as where another kernel is chosen"
+        )
+    if largest["times"] > MEASURED_TIMES:
         found.append(f"beyond {MEASURED_TIMES} times the largest recorded size nothing was measured")
     if figures["not_replayed"]:
         found.append(f"the allocator's part cannot be told: {figures['not_replayed']}")

@@ -17,7 +17,7 @@ import numpy as np
 from rankmem_aggregator.insights.align import aligned
 from rankmem_aggregator.insights.lives import Array
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.windows import Window, is_lasting
+from rankmem_aggregator.insights.windows import Window, as_large_as_parameters, is_of_model
 
 MATCHED_LEAST: Final = 0.98
 """Of the blocks of either step have one of the other; with fewer the programs differ."""
@@ -78,6 +78,11 @@ class Model:
         """The most bytes alive at once at a size of the input."""
         return self.window.peak(self.sizes_at(size))[0]
 
+    def least_at(self, size: float) -> int:
+        """The peak if no block as large as a parameter grows: that may be one, or a part of its gradient."""
+        sizes = np.where(as_large_as_parameters(self.window), self.window.bytes, self.sizes_at(size))
+        return self.window.peak(sizes)[0]
+
     def refuse(self) -> None:
         """Raises CannotTell where the two steps are not the same program at two sizes."""
         if self.matched < MATCHED_LEAST:
@@ -100,9 +105,7 @@ def of_one(window: Window, size: float) -> Model:
 
     An upper bound for larger inputs, as long as nothing grows faster than the input.
     """
-    inside = np.array([phase in ("forward", "backward") for phase in window.phase], bool)
-    unknown = np.array([category == "unknown" for category in window.category], bool)
-    constant = is_lasting(window.category) | (unknown & ~inside)
+    constant = is_of_model(window.category, window.phase)
     return Model(
         window=window,
         size=size,
@@ -129,8 +132,8 @@ def of_two(window: Window, size: float, other: Window, other_size: float) -> Mod
             partner[begin_2 + two] = begin_1 + one
     paired = partner >= 0
     own = window.bytes.astype(np.float64)
-    lasting = is_lasting(window.category)
-    alone = np.where(lasting, own, own * other_size / size)
+    of_model = is_of_model(window.category, window.phase)
+    alone = np.where(of_model, own, own * other_size / size)
     others = np.where(paired, other.bytes[np.maximum(partner, 0)], alone)
     return Model(
         window=window,

@@ -25,6 +25,7 @@ BLOCKS_MAX: Final = 400_000
 NEVER: Final = 1 << 52
 """When a block dies that outlives its step; times in a log are below, and floats hold it."""
 LASTING: Final = frozenset({"parameter", "optimizer_state", "gradient"})
+COMPUTING: Final = ("forward", "backward")
 """Categories whose sizes follow from the model alone."""
 
 
@@ -258,9 +259,28 @@ def bytes_stepped_alone(window: Window) -> int:
     return int(window.bytes[np.array([each == "parameter" for each in window.category], bool)].sum())
 
 
-def is_lasting(category: Sequence[str]) -> Array:
-    """Which of the blocks are parameters, gradients or optimizer state."""
-    return np.array([each in LASTING for each in category], bool)
+def is_of_model(category: Sequence[str], phase: Sequence[str | None]) -> Array:
+    """Which blocks are as large as the model, whatever its input: parameters, gradients, optimizer state, the
+    optimizer's scratch, and what is unknown outside of forward and backward."""
+    named = zip(category, phase, strict=True)
+    return np.array(
+        [
+            what in LASTING or when == "optimizer" or (what == "unknown" and when not in COMPUTING)
+            for what, when in named
+        ],
+        bool,
+    )
+
+
+def as_large_as_parameters(window: Window) -> Array:
+    """Which blocks have the bytes of some parameter, or half of them.
+
+    They may be a copy of it, in 16 bits too, or a part of its gradient that is then added to the rest, as
+    where gradients are accumulated or a layer is called several times; or they may be as large by chance.
+    """
+    whole = np.unique(window.bytes[[each == "parameter" for each in window.category]])
+    found: Array = np.isin(window.bytes, np.concatenate([whole, whole // 2]))
+    return found
 
 
 def any_null(column: pa.ChunkedArray) -> bool:

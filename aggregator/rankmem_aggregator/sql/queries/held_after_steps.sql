@@ -4,7 +4,8 @@
 --   rank (count): global rank; NULL for all
 -- Columns:
 --   attempt, rank, device: whose
---   line: of the project, nearest to the operator that made the blocks; of backward's blocks that of the forward call
+--   line: of the project, nearest to the operator that made the blocks; of backward's blocks that of the forward call,
+--     unless code of the project made them within backward, as a gradient's hook
 --   operator: that made them
 --   module: of the first of their modules by name
 --   category: of the first of their categories by name, as known when the block was sent
@@ -42,6 +43,16 @@ held AS MATERIALIZED (
         AND ($rank::INTEGER IS NULL OR b.rank = $rank)
         AND (b.freed_seq IS NULL OR b.freed_seq > e.seq)
 ),
+-- Stacks in which a frame of the project is nearer than the one that runs backward. The engine's own threads (CUDA)
+-- have neither, but in a hook.
+own AS (
+    SELECT stack_id
+    FROM stack_frame
+    WHERE stack_id IN (SELECT stack_id FROM held WHERE forward_stack_id IS NOT NULL)
+    GROUP BY stack_id
+    HAVING min(ordering) FILTER (WHERE frame_origin(file_path, function) = 'project')
+        < coalesce(min(ordering) FILTER (WHERE ends_with(function, '_engine_run_backward')), 1000000)
+),
 change AS (
     SELECT * EXCLUDE (freed_seq), 1 AS blocks
     FROM held
@@ -62,10 +73,16 @@ SELECT
     sum(c.bytes)::BIGINT AS change_bytes,
     sum(c.blocks)::BIGINT AS change_blocks
 FROM (
-    SELECT attempt, rank, device, coalesce(forward_stack_id, stack_id) AS stack_id, operator, place,
+    SELECT attempt, rank, device, line_stack_id AS stack_id, operator, place,
         min(module) AS module, min(category) AS category, sum(bytes) AS bytes, sum(blocks) AS blocks
-    FROM change
-    GROUP BY attempt, rank, device, coalesce(forward_stack_id, stack_id), operator, place
+    FROM (
+        SELECT
+            *,
+            CASE WHEN stack_id IN (SELECT stack_id FROM own) THEN stack_id ELSE coalesce(forward_stack_id, stack_id) END
+                AS line_stack_id
+        FROM change
+    )
+    GROUP BY attempt, rank, device, line_stack_id, operator, place
 ) AS c
 LEFT JOIN stack AS s USING (stack_id)
 CROSS JOIN unstreamed
