@@ -49,9 +49,7 @@ def error(first: Row) -> str:
         return "within 5 % where FSDP was tried"
     found = "within 1 % where it was tried; bytes that are requested, without fragmentation"
     if "checkpoint" in first["remedy"] and first["phase_after"] == "forward":
-        return (
-            f"{found}; in forward a checkpoint's module may let go of more on the way, up to 5 % in a trial"
-        )
+        return f"{found}; with its peak in forward a checkpoint was up to 5 % over"
     return found
 
 
