@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import duckdb
 import pytest
 
+from constructed import SESSION, RankLog, store_logs
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.sql import view_text
 from rankmem_aggregator.store import schema, templates
 from rankmem_aggregator.store.store import Store, open_store
 
@@ -106,6 +109,22 @@ def test_a_view_that_is_not_this_version_s_is_found_and_installed_again(
     opened(path).close()
     opened(tmp_path / "untouched.duckdb").close()
     assert catalog(path) == catalog(tmp_path / "untouched.duckdb")
+
+
+def test_another_default_value_of_a_macro_is_replaced_though_duckdb_does_not_show_it(path: Path) -> None:
+    opened(path).close()
+    (head,) = re.findall(r"^CREATE .*", view_text("live_at_peak"), re.MULTILINE)
+    logs = [RankLog(rank=rank) for rank in range(2)]
+    for log in logs:
+        log.alloc("weights", 100, at=10)
+    with duckdb.connect(path) as stranger:
+        store_logs(stranger, logs)
+        other = head.replace("of_rank := NULL", "of_rank := 0")
+        assert other != head
+        stranger.execute(view_text("live_at_peak").replace(head, other))
+    store = opened(path)
+    assert store.read(f"FROM live_at_peak('{SESSION}')").num_rows == 2
+    store.close()
 
 
 def test_a_user_s_own_views_stay_and_cost_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

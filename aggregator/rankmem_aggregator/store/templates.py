@@ -36,7 +36,7 @@ UNION ALL
 SELECT schema_name, function_name, function_type || parameters::VARCHAR || macro_definition, comment
 FROM duckdb_functions() WHERE database_name = $catalog
 """
-"""Values that macros' parameters have by default are not in it: they are constants."""
+"""Values that parameters have by default are not in it: macros with such are made again at each opening."""
 _CHECKSUM_BYTES: Final = 32
 _UNORDERED: Final = re.compile(r"\* ?(?:EXCLUDE|REPLACE) \(|\) REPLACE \(")
 
