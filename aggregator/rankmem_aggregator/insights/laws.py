@@ -88,15 +88,14 @@ class Model:
         if self.matched < MATCHED_LEAST:
             raise CannotTell(
                 f"of the blocks of the steps compared only {self.matched:.1%} are the same in both, at least "
-                f"{MATCHED_LEAST:.0%} are needed: they did not run the same program"
+                f"{MATCHED_LEAST:.0%} are needed: they did not run the same program, or blocks pile up from "
+                "step to step (rankmem leaks)"
             )
         if self.odd_share > ODD_SHARE_MAX:
             raise CannotTell(
                 f"{self.odd_share:.0%} of the bytes made in a step follow the input's size in no way that "
-                "could be "
-                f"continued, at most {ODD_SHARE_MAX:.0%} may: the steps differ in more than the size, as "
-                "with and "
-                "without autocast, or sizes depend on the data"
+                f"could be continued, at most {ODD_SHARE_MAX:.0%} may: the steps differ in more than the "
+                "size, as with and without autocast, or sizes depend on the data"
             )
 
 
