@@ -160,7 +160,9 @@ tap.close()
     assert len(recording.of(Kind.STEP)) == 6
 
 
-def test_an_order_that_a_later_one_ends_or_that_is_one_too_many_is_over_and_not_forgotten(tmp_path: Path) -> None:
+def test_an_order_that_a_later_one_ends_or_that_is_one_too_many_is_over_and_not_forgotten(
+    tmp_path: Path,
+) -> None:
     script = """
 tap.enable(ALL)
 for number in range(24):

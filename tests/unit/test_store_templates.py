@@ -111,7 +111,10 @@ def test_a_view_that_is_not_this_version_s_is_found_and_installed_again(
         )
     comments = [view_text(name).partition("COMMENT ON")[2] for name in ("utc_of", "step_total", "group_of")]
     alike = [change.format_map(of_macro) for change in ALIKE]
-    changes = [*CHANGES, *(f"{change}; COMMENT ON {text}" for change, text in zip(alike, comments, strict=True))]
+    changes = [
+        *CHANGES,
+        *(f"{change}; COMMENT ON {text}" for change, text in zip(alike, comments, strict=True)),
+    ]
     for number, change in enumerate(changes):
         (copy := tmp_path / f"stranger{number}.duckdb").write_bytes(content)
         with subtests.test(change=change), duckdb.connect(copy) as stranger:

@@ -29,7 +29,7 @@ class Phases:
     """THREAD_DTYPE, before the batch; likewise step."""
     step: int
     shows: bool
-    """Whether a call shows what goes on around it: not where only those are recorded that had begun before."""
+    """Whether a call shows what goes on around it: not where most are not recorded."""
     begins: Array
     """The batch's CALL_BEGIN records, at these places of the batch."""
     begin_places: Array

@@ -156,9 +156,7 @@ class Totals:
     active_risen: Array
 
 
-def totals_of(
-    points: Points, block_sizes: Array, devices: Array, *, carries: bool
-) -> tuple[Totals, Array]:
+def totals_of(points: Points, block_sizes: Array, devices: Array, *, carries: bool) -> tuple[Totals, Array]:
     """The totals after each point, and the devices as they stand after the last.
 
     Args:
