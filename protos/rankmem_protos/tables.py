@@ -739,8 +739,8 @@ CONTROL_CHANGE: Final = Table(
         _int("order_id", "The order; see control_order.", nullable=False),
         _name(
             "outcome",
-            "applied; over: its last step has ended; refused: nothing changes, since the rank's steps are "
-            "calls of the model, which only full detail sees.",
+            "applied; over: its last step has ended, or a later order has ended it before; refused: nothing "
+            "changes, since the rank's steps are calls of the model, which only full detail sees.",
             nullable=False,
         ),
         _name(

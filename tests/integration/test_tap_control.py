@@ -124,3 +124,67 @@ tap.close()
     assert recording.returncode == 0, recording.stderr
     (change,) = named(recording.of(Kind.DETAIL), Kind.DETAIL)
     assert (change["outcome"], change["detail"]) == (Outcome.REFUSED, Detail.FULL)
+
+
+def test_a_training_without_an_optimizer_refuses_since_only_operators_show_its_steps(tmp_path: Path) -> None:
+    script = """
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.model_calls import ModelCalls, optimizer_seen
+from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.tracing import tracing_of
+guard, tracing, steps = Guard(0), tracing_of(torch), Steps(tap)
+modules = Modules(tap, tracing.by_dynamo, guard, lambda: steps.phase_outside, tap.module_reader(), tracing)
+calls = ModelCalls(tap, tracing, guard, steps, modules.path_id, optimizer_seen())
+modules.install()
+modules.watch_calls(calls, tap.intern("model call"))
+steps.count_calls(tap.step_number)
+tap.enable(ALL)
+model = torch.nn.Linear(4, 4)
+for number in range(6):
+    if number == 2: order(1, EVENTS, 0)
+    model(torch.ones(2, 4)).sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.1 * parameter.grad
+            parameter.grad = None
+calls.finish()
+assert not guard.failures
+tap.stop_stacks()
+tap.close()
+"""
+    recording = record_process(PAGE + script, tmp_path, is_forked=True)
+    assert recording.returncode == 0, recording.stderr
+    (change,) = named(recording.of(Kind.DETAIL), Kind.DETAIL)
+    assert (change["outcome"], change["detail"]) == (Outcome.REFUSED, Detail.FULL)
+    assert len(recording.of(Kind.STEP)) == 6
+
+
+def test_an_order_that_a_later_one_ends_or_that_is_one_too_many_is_over_and_not_forgotten(
+    tmp_path: Path,
+) -> None:
+    script = """
+tap.enable(ALL)
+for number in range(24):
+    if number < 9: order(number + 1, EVENTS, 100 + number, 100 + number)
+    if number == 10: order(10, EVENTS, 12, 14)
+    if number == 12: order(11, FULL, 13)
+    if number == 14: order(12, EVENTS, 16, 40)
+    if 15 <= number < 23: order(number - 2, EVENTS, 100, 101)
+    step(number)
+tap.close()
+"""
+    recording = record_process(PAGE + script, tmp_path, is_forked=True)
+    assert recording.returncode == 0, recording.stderr
+    changes = named(recording.of(Kind.DETAIL), Kind.DETAIL)
+    full, events = Detail.FULL, Detail.EVENTS
+    applied, over = Outcome.APPLIED, Outcome.OVER
+    assert [tuple(int(row[name]) for name in ("order", "outcome", "step", "detail")) for row in changes] == [
+        (1, over, 9, full),
+        (2, over, 11, full),
+        (10, applied, 12, events),
+        *((number, over, 13, full) for number in range(3, 11)),
+        (11, applied, 13, full),
+        (12, applied, 16, events),
+        (12, over, 23, full),
+    ]

@@ -95,7 +95,7 @@ class Recorded:
     def set_phase(self, phase: int) -> None:
         self.phases.append(phase)
 
-    def set_step(self, step: int) -> None:
+    def set_step(self, step: int, *, by_call: bool = False) -> None:
         self.step = step
 
     def steps(self) -> list[tuple[int, str]]:

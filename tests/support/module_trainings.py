@@ -66,7 +66,7 @@ class Compared:
     def set_phase(self, phase: int) -> None:
         self._tap.compare_phase(phase)
 
-    def set_step(self, step: int) -> None:
+    def set_step(self, step: int, *, by_call: bool = False) -> None:
         raise AssertionError("steps are told to the tap itself")
 
 

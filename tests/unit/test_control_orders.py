@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -47,6 +49,13 @@ def asked(*ranks: int, session_id: str = SESSION, first: int = 100, last: int | 
     )
 
 
+def told_later(orders: Orders, opened: Spool) -> list[Order]:
+    """What the call is told on which this spool is opened."""
+    call = Call(())
+    orders.tell_opened(opened, call)
+    return call.told
+
+
 def test_every_rank_of_the_latest_attempt_is_told_the_same() -> None:
     calls = [Call((0, 1)), Call((2, 3)), Call((0, 1), attempt=1), Call((2,), attempt=1)]
     given = Orders(lambda: 5 * S).give(asked(last=120), calls)
@@ -80,7 +89,7 @@ def test_where_a_rank_cannot_be_told_none_is(
         orders.give(asked(*ranks), calls)
     assert caught.value.code is code
     assert not any(call.told for call in calls)
-    assert not orders.of(spool(0)), "nor later"
+    assert not told_later(orders, spool(0)), "nor later"
 
 
 def test_an_older_shipper_that_is_left_out_hinders_nobody() -> None:
@@ -92,10 +101,31 @@ def test_who_comes_later_or_again_is_told_what_stands_for_its_attempt_alone() ->
     orders = Orders()
     first = orders.give(asked(), [Call((0,))]).order_id
     second = orders.give(asked(0, 3), [Call((0, 3))]).order_id
-    assert [order.order_id for order in orders.of(spool(3))] == [first, second]
-    assert [order.order_id for order in orders.of(spool(1))] == [first]
-    assert not orders.of(spool(3, attempt=1))
-    assert not orders.of(spool(3, session_id="0OTHERSESSIO"))
+    assert [order.order_id for order in told_later(orders, spool(3))] == [first, second]
+    assert [order.order_id for order in told_later(orders, spool(1))] == [first]
+    assert not told_later(orders, spool(3, attempt=1))
+    assert not told_later(orders, spool(3, session_id="0OTHERSESSIO"))
+
+
+def test_a_spool_that_is_opened_while_an_order_is_given_is_told_after_it_and_once() -> None:
+    orders, late = Orders(), Call(())
+    opened = threading.Event()
+
+    def open_late() -> None:
+        opened.set()
+        orders.tell_opened(spool(1), late)
+
+    opening = threading.Thread(target=open_late)
+
+    def calls() -> Iterator[Call]:
+        opening.start()
+        assert opened.wait(10)
+        opening.join(0.1)
+        yield Call((0,))
+
+    given = orders.give(asked(), calls())
+    opening.join(10)
+    assert [order.order_id for order in late.told] == [given.order_id]
 
 
 def test_what_cannot_be_ordered_is_refused() -> None:

@@ -134,3 +134,21 @@ def test_each_change_is_a_row(log: Log) -> None:
         (7, "over", "full", 3),
         (8, "applied", "full", 3),
     ]
+
+
+def test_a_call_that_ends_after_the_change_says_nothing_of_what_follows(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.DEVICE, e=log.spool.string('{"name": "cuda:0"}'), **CUDA)
+    log.add(Kind.STEP, a=0)
+    detail(log, Outcome.APPLIED, order=7, step=1, detail=Detail.EVENTS)
+    call(log, 1, Phase.FORWARD, address=0x1000)
+    log.add(Kind.COUNTERS, a=BLOCK, b=BLOCK, c=BLOCK, d=BLOCK, **CUDA)
+    log.add(Kind.EVENT, a=0x2000, b=BLOCK, action=Action.ALLOC, thread=1, **CUDA)
+    log.add(Kind.STEP, a=1)
+    log.add(Kind.EVENT, a=0x3000, b=BLOCK, action=Action.ALLOC, thread=1, **CUDA)
+    log.add(Kind.END)
+    for max_records in (1000, 1):
+        rows = paired(log, max_records, tmp_path)
+        phases = {row["address"]: row["phase"] for row in rows["allocation_record"]}
+        assert phases == {0x1000: "forward", 0x2000: None, 0x3000: None}
+        assert [row["allocated_bytes"] for row in rows["memory_event"]] == [None] * 3

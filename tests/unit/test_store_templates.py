@@ -12,9 +12,10 @@ import pytest
 
 from constructed import SESSION, RankLog, store_logs
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.sql import view_text
+from rankmem_aggregator.sql import mindstudio_text, view_text
 from rankmem_aggregator.store import schema, templates
 from rankmem_aggregator.store.store import Store, open_store
+from rankmem_protos.errors import RankmemError
 
 CATALOG = (
     "SELECT schema_name, table_name, comment FROM duckdb_tables() WHERE NOT internal ORDER BY ALL",
@@ -90,21 +91,43 @@ CHANGES = (
     "CREATE OR REPLACE VIEW memory_event AS SELECT '* EXCLUDE (' AS lie",
     "DROP VIEW peak_by_rank",
 )
+ALIKE = (
+    "CREATE OR REPLACE MACRO utc_of(time_ns UTINYINT) AS {utc_of}",
+    "CREATE OR REPLACE MACRO step_total(of_session, of_rank := 7) AS TABLE {step_total}",
+    "CREATE OR REPLACE MACRO group_of(of_group, operator, module, line, category, phase, step, annotation, "
+    "stream, component, preexisting := true) AS {group_of}",
+    "CREATE OR REPLACE MACRO mindstudio.component_peak(of_session, of_rank, threshold_bytes := 0) AS TABLE "
+    "{component_peak}",
+)
+"""These leave definition and comment as they are."""
 
 
 def test_a_view_that_is_not_this_version_s_is_found_and_installed_again(
     path: Path, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     opened(path).close()
+    content = path.read_bytes()
+    with duckdb.connect(path, read_only=True) as connection:
+        of_macro = dict(
+            connection.execute(
+                "SELECT function_name, macro_definition FROM duckdb_functions() WHERE NOT internal"
+            ).fetchall()
+        )
+    texts = [*map(view_text, ("utc_of", "step_total", "group_of")), mindstudio_text("component_peak")]
+    comments = [text.partition("COMMENT ON")[2] for text in texts]
+    alike = [change.format_map(of_macro) for change in ALIKE]
+    changes = [
+        *CHANGES,
+        *(f"{change}; COMMENT ON {text}" for change, text in zip(alike, comments, strict=True)),
+    ]
+    for number, change in enumerate(changes):
+        (copy := tmp_path / f"stranger{number}.duckdb").write_bytes(content)
+        with subtests.test(change=change), duckdb.connect(copy) as stranger:
+            assert templates.has_views(stranger, copy.stem)
+            stranger.execute(change)
+            assert not templates.has_views(stranger, copy.stem)
     with duckdb.connect(path) as stranger:
-        for change in CHANGES:
-            with subtests.test(change=change):
-                stranger.execute("BEGIN")
-                assert templates.has_views(stranger, path.stem)
-                stranger.execute(change)
-                assert not templates.has_views(stranger, path.stem)
-                stranger.execute("ROLLBACK")
-        for change in CHANGES:
+        for change in reversed(changes):
             stranger.execute(change)
     opened(path).close()
     opened(tmp_path / "untouched.duckdb").close()
@@ -175,6 +198,12 @@ def test_nothing_is_put_where_a_file_is(path: Path, there: str) -> None:
     path.with_name(there).write_bytes(b"a user's")
     assert not templates.place(path)
     assert [(file.name, file.read_bytes()) for file in path.parent.iterdir()] == [(there, b"a user's")]
+
+
+def test_a_path_that_cannot_be_looked_at_is_duckdb_s_to_refuse(path: Path) -> None:
+    assert not templates.place(path.with_name("x" * 300))
+    with pytest.raises(RankmemError, match="cannot be opened"):
+        opened(path.with_name("x" * 300))
 
 
 def test_of_many_that_make_one_file_one_does(path: Path) -> None:

@@ -106,7 +106,7 @@ class ModelCalls:
     def left(self, answer: int) -> None:
         """Where hooks see the calls: the one that was answered so has returned. Its caller is guarded."""
         if answer & ENDS_STEP and self._is_on and not self._steps.others_end:
-            self._steps.record(self._recorder.intern(ENDED_BY_CALL))
+            self._steps.record(self._recorder.intern(ENDED_BY_CALL), by_call=True)
 
     def finish(self) -> None:
         """The process ends: so does the step of the last call, where autograd recorded."""

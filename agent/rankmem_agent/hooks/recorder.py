@@ -99,5 +99,5 @@ class Recorder(RecordWriter, Protocol):
     def set_phase(self, phase: int) -> None:
         """The process' phase from now on: a ``spool.layout.Phase``, or IN_CLOSURE."""
 
-    def set_step(self, step: int) -> None:
+    def set_step(self, step: int, *, by_call: bool = False) -> None:
         """The number of the step that has begun."""

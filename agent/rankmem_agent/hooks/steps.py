@@ -165,17 +165,19 @@ class Steps:
             self.record(self._recorder.intern(ENDED_BY_USER))
             self.ended()
 
-    def record(self, name: int) -> None:
+    def record(self, name: int, *, by_call: bool = False) -> None:
         """A step has ended: its record, and the next one's number.
 
         Args:
             name: string id of who ended it.
+            by_call: a call of the model did.
         """
         if self._recorder is None:
             return
         self._recorder.record(Kind.STEP, step=self.number, optimizer=name)
         self.number += 1
-        self._recorder.set_step(self.number)
+        # Hooks see calls whatever the tap observes.
+        self._recorder.set_step(self.number, by_call=by_call and self._number_by_calls is not None)
 
     def stop(self) -> None:
         """Records nothing from now on."""

@@ -153,7 +153,7 @@ class Outcome(enum.IntEnum):
 
     APPLIED = 0
     OVER = 1
-    """Its last step has ended."""
+    """Its last step has ended, or a later order has ended it before."""
     REFUSED = 2
     """Nothing changes: the steps end by calls of the model, which only full detail sees."""
 

@@ -13,7 +13,7 @@ namespace rankmem {
 namespace {
 
 constexpr uint32_t kSwitched = kCalls | kStacks | kModules | kEvidence;
-constexpr uint32_t kOrdersMax = 8;  // that wait, or hold for some steps; of more the earliest is dropped
+constexpr uint32_t kOrdersMax = 8;  // that wait, or hold for some steps; of more the earliest is over
 
 struct Order {
   uint64_t number, detail, first, last;
@@ -22,10 +22,11 @@ struct Order {
 
 // Of the threads that end steps (one, but for odd programs): whoever finds the gate shut leaves it to the other.
 std::atomic<bool> gate{false};
-Order orders[kOrdersMax];
+Order orders[kOrdersMax + 1];  // with one that has just come
 uint32_t num_orders = 0;
 uint64_t base_detail = RKM_DETAIL_FULL;  // where no order holds for some steps
 uint64_t detail_now = RKM_DETAIL_FULL;
+uint64_t latest_step = 0;
 std::atomic<uint64_t> orders_taken{0};
 std::atomic<uint64_t> next_due{RKM_UNKNOWN};  // the step at which something changes
 std::atomic<uint32_t> switched_off{0};        // the bits to be brought back
@@ -53,22 +54,19 @@ void take_order(RkmControl* control) noexcept {
   order.last = __atomic_load_n(&control->order_step_last, __ATOMIC_ACQUIRE);
   const uint64_t check = order.number ^ (order.detail << 1) ^ (order.first << 8) ^ order.last ^ RKM_ORDER_SALT;
   if (__atomic_load_n(&control->order_check, __ATOMIC_ACQUIRE) != check) return;  // at the next step
-  if (num_orders == kOrdersMax) drop_order(0);
   orders[num_orders++] = order;
   orders_taken.store(order.number, std::memory_order_relaxed);
   __atomic_store_n(&control->order_taken, order.number, __ATOMIC_RELEASE);
 }
 
-void switch_to(uint64_t detail) noexcept {
-  if (detail == detail_now) return;
-  detail_now = detail;
-  if (detail == RKM_DETAIL_FULL) {
-    enabled_bits.fetch_or(switched_off.exchange(0));
-    observe_calls(enabled(kCalls));
-  } else {
-    switched_off.store(enabled_bits.fetch_and(~kSwitched) & kSwitched);
-    observe_calls(false);
-  }
+void observe_all() noexcept {
+  enabled_bits.fetch_or(switched_off.exchange(0));
+  observe_calls(enabled(kCalls));
+}
+
+void observe_memory_alone() noexcept {
+  switched_off.store(enabled_bits.fetch_and(~kSwitched) & kSwitched);
+  observe_calls(false);
 }
 
 // What holds from step `now` on: the latest order whose steps these are, else what is ordered for good.
@@ -80,16 +78,22 @@ uint64_t detail_of(uint64_t now) noexcept {
   return detail;
 }
 
-// An order for good ends all that came before it.
-void apply_lasting(uint64_t now, bool& is_lasting, Order& lasting) noexcept {
-  for (uint32_t at = num_orders; at-- > 0;) {
+// Takes out the orders that end before their steps do: an order for good ends all that came before it, itself the last
+// of them; of more than are kept the earliest ends. Returns whether there is one for good.
+bool end_early(uint64_t now, Order* ended, uint32_t& num_ended) noexcept {
+  uint32_t count = num_orders > kOrdersMax ? 1 : 0;
+  bool is_lasting = false;
+  for (uint32_t at = num_orders; at-- > 0 && !is_lasting;) {
     if (orders[at].last != RKM_UNKNOWN || orders[at].first > now) continue;
     is_lasting = true;
-    lasting = orders[at];
-    base_detail = lasting.detail;
-    for (uint32_t earlier = 0; earlier <= at; ++earlier) drop_order(0);
-    return;
+    base_detail = orders[at].detail;
+    count = at + 1;
   }
+  for (num_ended = 0; num_ended < count; ++num_ended) {
+    ended[num_ended] = orders[0];
+    drop_order(0);
+  }
+  return is_lasting;
 }
 
 void plan_next(uint64_t now) noexcept {
@@ -108,12 +112,7 @@ void refuse_all(uint64_t now) noexcept {
   }
 }
 
-void apply_due(uint64_t now) noexcept {
-  Order lasting = {};
-  bool is_lasting = false;
-  apply_lasting(now, is_lasting, lasting);
-  switch_to(detail_of(now));
-  if (is_lasting) write_outcome(RKM_OUTCOME_APPLIED, lasting, now);
+void write_due(uint64_t now) noexcept {
   for (uint32_t at = 0; at < num_orders;) {
     Order& order = orders[at];
     if (order.first <= now && !order.is_applied) {
@@ -128,11 +127,29 @@ void apply_due(uint64_t now) noexcept {
       ++at;
     }
   }
+}
+
+void apply_due(uint64_t now) noexcept {
+  Order ended[kOrdersMax + 1];
+  uint32_t num_ended = 0;
+  const bool is_lasting = end_early(now, ended, num_ended);
+  const uint64_t detail = detail_of(now);
+  const bool changes = detail != detail_now;
+  detail_now = detail;
+  // Between the records that say full detail everything was observed, on other threads as well.
+  if (changes && detail == RKM_DETAIL_FULL) observe_all();
+  for (uint32_t at = 0; at < num_ended; ++at) {
+    const bool is_applied = is_lasting && at + 1 == num_ended;
+    write_outcome(is_applied ? RKM_OUTCOME_APPLIED : RKM_OUTCOME_OVER, ended[at], now);
+  }
+  write_due(now);
+  if (changes && detail != RKM_DETAIL_FULL) observe_memory_alone();
   plan_next(now);
 }
 
 __attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_t now, bool by_call) noexcept {
   if (gate.exchange(true, std::memory_order_acquire)) return;
+  now = latest_step = std::max(latest_step, now);  // another thread may have ended a later one
   if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control);
   // With calls unobserved no step would end any more, and none would bring them back.
   by_call ? refuse_all(now) : apply_due(now);

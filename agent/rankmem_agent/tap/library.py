@@ -114,7 +114,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_watch_roots": (None, (ctypes.py_object, _U32)),
     "rkm_set_phase": (None, (_U8,)),
     "rkm_compare_phase": (None, (_U8,)),
-    "rkm_set_step": (None, (_U64,)),
+    "rkm_set_step": (None, (_U64, _INT)),
     "rkm_start_unseen": (_INT, (*[ctypes.POINTER(ctypes.c_char_p)] * 2, _INT, _INT)),
     "rkm_stop_stacks": (None, ()),
     "rkm_close": (_INT, ()),
@@ -368,9 +368,13 @@ class Tap:
         IN_CLOSURE."""
         self._set_phase(phase)
 
-    def set_step(self, step: int) -> None:
-        """The training step, for calls that begin from now on in any thread."""
-        self._set_step(step)
+    def set_step(self, step: int, *, by_call: bool = False) -> None:
+        """The training step, for calls that begin from now on in any thread.
+
+        Args:
+            by_call: a call of the model has ended the one before, which only observed operators show.
+        """
+        self._set_step(step, by_call)
 
     def step_calls(self) -> StepCalls | None:
         """The native calls around an optimizer's step; None where this Python does not allow them."""

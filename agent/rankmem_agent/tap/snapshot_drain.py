@@ -227,7 +227,7 @@ class SnapshotDrain:
         known = Phase.OTHER if phase == IN_CLOSURE else phase
         self._course.append((time.monotonic_ns(), self._course[-1][1], known))
 
-    def set_step(self, step: int) -> None:
+    def set_step(self, step: int, *, by_call: bool = False) -> None:
         """The number of the step that has begun."""
         self._course.append((time.monotonic_ns(), step, self._course[-1][2]))
 

@@ -20,6 +20,7 @@
 #include <mutex>
 #include <string>
 
+#include "control.h"
 #include "spool.h"
 
 namespace rankmem {
@@ -502,6 +503,7 @@ int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) n
 int close_spool() noexcept {
   static std::atomic<bool> closing{false};
   if (!is_open.load() || closing.exchange(true)) return 0;
+  forget_switched(~0u);
   enabled_bits.store(0);
   Keeper& state = keeper();
   {

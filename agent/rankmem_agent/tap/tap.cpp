@@ -151,9 +151,9 @@ RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
 // For a test, with kCompareModules: the phase as the hooks of modules have it.
 RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::memory_order_relaxed); }
 
-RKM_EXPORT void rkm_set_step(uint64_t now) {
+RKM_EXPORT void rkm_set_step(uint64_t now, int by_call) {
   step.store(now, std::memory_order_relaxed);
-  if (spool_is_open()) follow_orders(now, /*by_call=*/false);
+  if (spool_is_open()) follow_orders(now, by_call != 0);
 }
 
 RKM_EXPORT int rkm_steps_prepare(void* params_key, const void* tensor_type) {

@@ -105,11 +105,11 @@ def advance(
     with_ends = with_endings(state.live, devices, records, seq, time_ns)
     points = points_of(state.live, devices, *with_ends)
     blocks, num_preexisting = block_table(state, points)
-    totals, devices = totals_of(points, blocks["size"], devices)
+    totals, devices = totals_of(points, blocks["size"], devices, carries=not state.is_reduced)
     _add_call_sums(calls, points, blocks)
     next_seq = int(seq[-1]) + 1 if len(seq) else state.next_seq
     ranges, attribution = attribute(state.ranges, calls, next_seq, texts.are_recomputing)
-    phases = phases_of(state.threads, state.step, records)
+    phases = phases_of(state.threads, state.step, records, shows=not state.is_reduced)
     threads, step = phases.after(seq)
     describe_outside(blocks, points, np.searchsorted(seq, points.seq), phases, markers)
     settled = settle(state, blocks, calls, attribution, final)

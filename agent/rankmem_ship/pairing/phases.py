@@ -28,6 +28,8 @@ class Phases:
     threads: Array
     """THREAD_DTYPE, before the batch; likewise step."""
     step: int
+    shows: bool
+    """Whether a call shows what goes on around it: not where most are not recorded."""
     begins: Array
     """The batch's CALL_BEGIN records, at these places of the batch."""
     begin_places: Array
@@ -39,7 +41,7 @@ class Phases:
         """(phase, step) on each thread at each place of the batch, ABSENT where not known."""
         phase = np.full(len(threads), ABSENT)
         last_end = _last(self.end_places, places)
-        for thread in np.unique(threads):
+        for thread in np.unique(threads) if self.shows else ():
             own = np.flatnonzero(threads == thread)
             calls = np.flatnonzero(self.begins["thread"] == thread)
             last = _last(self.begin_places[calls], places[own])
@@ -84,13 +86,14 @@ class Phases:
         return int(self.threads["phase"][row[0]]) if len(row) else ABSENT
 
 
-def phases_of(threads: Array, step: int, records: Array) -> Phases:
+def phases_of(threads: Array, step: int, records: Array, *, shows: bool) -> Phases:
     """The phases of a batch, with what was known before it."""
     begin_places = np.flatnonzero(records["kind"] == Kind.CALL_BEGIN)
     end_places = np.flatnonzero(records["kind"] == Kind.STEP)
     return Phases(
         threads=threads,
         step=step,
+        shows=shows,
         begins=named(rows_at(records, begin_places), Kind.CALL_BEGIN),
         begin_places=begin_places,
         ends=named(rows_at(records, end_places), Kind.STEP),

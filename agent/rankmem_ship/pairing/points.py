@@ -156,12 +156,13 @@ class Totals:
     active_risen: Array
 
 
-def totals_of(points: Points, block_sizes: Array, devices: Array) -> tuple[Totals, Array]:
+def totals_of(points: Points, block_sizes: Array, devices: Array, *, carries: bool) -> tuple[Totals, Array]:
     """The totals after each point, and the devices as they stand after the last.
 
     Args:
         block_sizes: bytes of each block, by its number.
         devices: DEVICE_DTYPE, before the batch.
+        carries: the last COUNTERS hold until the next: calls are observed, at whose ends they come.
     """
     change, reserved_change = _changes(points, block_sizes)
     columns = {name: np.full(len(points.seq), ABSENT) for name in Totals.__dataclass_fields__}
@@ -173,7 +174,8 @@ def totals_of(points: Points, block_sizes: Array, devices: Array) -> tuple[Total
         counters, peaks = points.is_counters[at], points.is_peaks[at]
         for name, place in (("allocated", 0), ("active", 1)):
             figure = points.figures[at, place]
-            columns[name][at] = _carried_on(figure, counters, int(row[name]))
+            carried = _carried_on(figure, counters, int(row[name]))
+            columns[name][at] = carried if carries else np.where(counters, figure, ABSENT)
             top = _carried_on(figure, peaks, int(row[f"{name}_top"]))
             before = np.concatenate([[int(row[f"{name}_top"])], top[:-1]])
             columns[f"{name}_risen"][at] = np.where(peaks & (before != ABSENT) & (top > before), top, ABSENT)
@@ -181,6 +183,8 @@ def totals_of(points: Points, block_sizes: Array, devices: Array) -> tuple[Total
         _compare(row, points, at, columns["requested"][at])
         for name in ("requested", "reserved", "allocated", "active"):
             row[name] = columns[name][at][-1]
+        if not carries:
+            row["allocated"] = row["active"] = ABSENT
     return Totals(**columns), after
 
 

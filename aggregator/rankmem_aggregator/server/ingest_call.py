@@ -241,8 +241,7 @@ class IngestCall:
                 )
             )
         )
-        for order in self._orders.of(spool):
-            self.tell(order)
+        self._orders.tell_opened(spool, self)
 
     def _last_sequence(self, spool: Spool) -> int:
         try:

@@ -115,16 +115,27 @@ class Orders:
         self._last_id = 0
 
     def give(self, asked: Asked, calls: Iterable[Told]) -> Given:
-        """Tells the ranks, all or none.
+        """Tells the ranks, all or none; of several at once each rank is told in the order of their numbers.
 
         Args:
             asked: the order.
-            calls: all shippers that are connected.
+            calls: all shippers that are connected, looked at in here: a spool that is opened meanwhile is
+                either among theirs or told by :meth:`tell_opened`.
 
         Raises:
             RankmemError: NOT_FOUND where a rank's shipper is not connected here, UNSUPPORTED where one is
                 older; nothing was told then.
         """
+        with self._lock:
+            return self._give(asked, calls)
+
+    def tell_opened(self, spool: Spool, call: Told) -> None:
+        """Tells the orders for a spool that has just been opened, the earliest first."""
+        with self._lock:
+            for order in self._of(spool):
+                call.tell(order)
+
+    def _give(self, asked: Asked, calls: Iterable[Told]) -> Given:
         found = [(call, spool) for call in calls for spool in call.running_spools()]
         found = [(call, spool) for call, spool in found if spool.session_id == asked.session_id]
         attempt = max((spool.attempt for _, spool in found), default=0)
@@ -134,10 +145,9 @@ class Orders:
             if spool.attempt == attempt and (not asked.ranks or spool.rank in asked.ranks)
         ]
         _check_all(asked, attempt, meant, {spool.rank for _, spool in found if spool.attempt == attempt})
-        with self._lock:
-            self._last_id = max(self._clock_ns(), self._last_id + 1)
-            standing = _Standing(asked=asked, order_id=self._last_id, attempt=attempt)
-            self._standing.append(standing)
+        self._last_id = max(self._clock_ns(), self._last_id + 1)
+        standing = _Standing(asked=asked, order_id=self._last_id, attempt=attempt)
+        self._standing.append(standing)
         for call, spool in meant:
             order = standing.of(spool)
             if order is not None:
@@ -145,11 +155,8 @@ class Orders:
         told = tuple(sorted({spool.rank for _, spool in meant}))
         return Given(order_id=standing.order_id, attempt=attempt, told=told)
 
-    def of(self, spool: Spool) -> list[Order]:
-        """The orders for a spool that has just been opened, the earliest first."""
-        with self._lock:
-            standing = list(self._standing)
-        return [order for each in standing if (order := each.of(spool)) is not None]
+    def _of(self, spool: Spool) -> list[Order]:
+        return [order for each in self._standing if (order := each.of(spool)) is not None]
 
 
 def _check_all(asked: Asked, attempt: int, meant: list[tuple[Told, Spool]], running: set[int]) -> None:

@@ -143,9 +143,13 @@ class CollectorService(collector_pb2_grpc.CollectorServicer):
 
     def order(self, asked: Asked) -> Given:
         """Tells ranks how much to record; see :meth:`Orders.give`. Any thread."""
+        return self._orders.give(asked, self._connected())
+
+    def _connected(self) -> Iterator[IngestCall]:
+        """The calls at the time of the first look."""
         with self._lock:
             calls = list(self._calls)
-        return self._orders.give(asked, calls)
+        yield from calls
 
     def kept_spools(self) -> dict[str, str]:
         """The session of each spool of which a connected shipper may keep rows of events. Any thread."""

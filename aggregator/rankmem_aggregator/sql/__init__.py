@@ -31,7 +31,6 @@ macros of the first kind answer. none: one process answers it."""
 _WORD: Final = re.compile(r"\w+")
 _NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
 """Comments and texts."""
-_DEFAULTS: Final = re.compile(r"^CREATE OR REPLACE MACRO [\w.]+\([^)]*:=", re.MULTILINE)
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 """Begins a statement of ``questions.sql``."""
 
@@ -57,11 +56,6 @@ def install_views(connection: duckdb.DuckDBPyConnection) -> None:
     """
     for statement in view_statements():
         connection.execute(statement)
-
-
-def statements_with_defaults() -> Iterator[str]:
-    """Those of :func:`view_statements` that make a macro whose parameters have default values."""
-    return filter(_DEFAULTS.search, view_statements())
 
 
 def view_statements() -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Final
 import duckdb
 
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.sql import install_views, statements_with_defaults
+from rankmem_aggregator.sql import install_views
 from rankmem_aggregator.store import schema, templates
 from rankmem_aggregator.store.address import address_path, read_address
 from rankmem_aggregator.store.disk import could_not_write
@@ -125,14 +125,10 @@ def _bring_up(connection: duckdb.DuckDBPyConnection) -> schema.DatabaseFacts:
     has_views = templates.has_views(connection, _CATALOG)
     facts = schema.prepare(connection, has_views=has_views)
     stored_tables(connection, _CATALOG)
-    connection.execute("BEGIN TRANSACTION")
-    if has_views:  # but for what DuckDB does not show of them
-        for statement in statements_with_defaults():
-            connection.execute(statement)
-    else:
-        install_views(connection)
-    connection.execute("COMMIT")
     if not has_views:
+        connection.execute("BEGIN TRANSACTION")
+        install_views(connection)
+        connection.execute("COMMIT")
         templates.keep_views(connection, _CATALOG)
     return facts
 

@@ -5,11 +5,12 @@
 --   what: start, stop, full or summary
 --   step_first: from this step on; the same for all ranks
 --   step_last: up to this step, then as before; NULL: for good
---   state: waiting (no step from step_first on has begun), applied, over (its last step has ended), refused (nothing changes:
---     the rank's steps are calls of the model, which only full detail sees), obstacle (the rank cannot follow it)
+--   state: waiting (no step from step_first on has begun), applied, over (its last step has ended, or a later order
+--     has ended it before), refused (nothing changes: the rank's steps are calls of the model, which only full detail
+--     sees), obstacle (the rank cannot follow it)
 --   applied_step: the first step recorded so; NULL before
 --   is_late: true if that is a later step than ordered, since the rank learned of it too late
---   over_step: the first step recorded as before; NULL where it is not over
+--   over_step: the first step that it says nothing of any more; NULL where it is not over
 --   asked_by: who asked, as the client says, and the address it came from
 --   asked_ns (ns since 1970): when, by the aggregator's clock
 --   asked_utc: the same, readable
