@@ -127,7 +127,7 @@ class RankLog:
         self._seq += 1
 
     def in_summary(self, first: int) -> Row:
-        """From the step on no operator was observed: blanks what it says, and returns the row of control_change."""
+        """From the step on no operator was observed: blanks what shows it; the row of control_change."""
         seq = 1 + max(row["seq"] for row in self.steps if row["step"] < first)
         for row in self.allocations.values():
             if row["allocation_id"] >= seq:
