@@ -43,7 +43,8 @@ class Orders:
 
     def __init__(self) -> None:
         self._waiting: dict[Path, list[Order]] = {}
-        self._unsent: dict[Path, list[dict[str, Any]]] = {}
+        self._unsent: dict[Path, dict[int, dict[str, Any]]] = {}
+        """Rows by order: one that is told on each connection is one row."""
 
     def take(self, order: Order, upload: SpoolUpload, host_time_ns: int) -> None:
         """An order for a rank has come.
@@ -52,7 +53,8 @@ class Orders:
             host_time_ns: now, in the rank's host time.
         """
         obstacle = _obstacle(order, upload)
-        self._unsent.setdefault(upload.folder, []).append(_row(order, upload, host_time_ns, obstacle))
+        row = _row(order, upload, host_time_ns, obstacle)
+        self._unsent.setdefault(upload.folder, {})[order.order_id] = row
         if obstacle is None and order.order_id > upload.reader.control_value("order_number"):
             waiting = self._waiting.setdefault(upload.folder, [])
             if all(each.order_id != order.order_id for each in waiting):
@@ -80,7 +82,7 @@ class Orders:
 
         def rows() -> list[Any]:
             del self._unsent[upload.folder]
-            return [*attachments.rows(), ("control_order", rows_of("control_order", due))]
+            return [*attachments.rows(), ("control_order", rows_of("control_order", list(due.values())))]
 
         return dataclasses.replace(attachments, rows=rows, due=True)
 

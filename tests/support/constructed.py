@@ -126,6 +126,17 @@ class RankLog:
         )
         self._seq += 1
 
+    def in_summary(self, first: int) -> Row:
+        """From the step on no operator was observed: blanks what shows it; the row of control_change."""
+        seq = 1 + max(row["seq"] for row in self.steps if row["step"] < first)
+        for row in self.allocations.values():
+            if row["allocation_id"] >= seq:
+                is_tagged = row.get("category") in ("parameter", "gradient", "optimizer_state")
+                row |= dict.fromkeys(("operator", "module", "phase", "stack_id", "forward_stack_id"))
+                row["category"] = row["category"] if is_tagged else "unknown"
+        change = {"order_id": 1, "outcome": "applied", "detail": "summary", "step": first, "seq": seq}
+        return self._of_rank() | change | {"time_ns": BASE_NS}
+
     def segment(self, action: str, address: int, size_bytes: int, *, at: int, device: str = "cuda:0") -> None:
         """The allocator reserves memory from the device, or releases it."""
         self._event(action, size_bytes, 0, at, device)

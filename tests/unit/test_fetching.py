@@ -13,7 +13,7 @@ from rankmem_aggregator.query.fetching import fetch_peak
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.sql import query_text
 from rankmem_cli.args.options import Target
-from rankmem_cli.run.fetching import Wanted, fetch_events
+from rankmem_cli.run.fetching import Wanted, fetch_events, ranks_of
 from rankmem_protos.errors import Code, RankmemError
 
 SESSION = "S"
@@ -96,3 +96,13 @@ def test_the_peak_is_not_fetched_of_some_ranks() -> None:
     with pytest.raises(RankmemError, match="needs all ranks") as raised:
         fetch_events(Target(aggregator="127.0.0.1:1"), None, Wanted(ranks="0", is_peak=True), timeout_s=1.0)
     assert raised.value.code is Code.INVALID
+
+
+@pytest.mark.parametrize("text", ["", "7-3", "0,7-3", "9999999999", "-3", "a"])
+def test_a_list_that_names_no_ranks_is_an_error_and_not_all_of_them(text: str) -> None:
+    with pytest.raises(RankmemError, match="names no ranks"):
+        ranks_of(text)
+
+
+def test_ranks_are_numbers_and_ranges() -> None:
+    assert ranks_of("4-6,0,5") == [0, 4, 5, 6]

@@ -47,13 +47,19 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stored(database: Path) -> Any:
     opened: list[Queries] = []
 
-    def store(*logs: RankLog, gap: bool = False, inputs: Sequence[dict[str, Any]] = ()) -> Queries:
+    def store(
+        *logs: RankLog,
+        gap: bool = False,
+        inputs: Sequence[dict[str, Any]] = (),
+        control: Sequence[dict[str, Any]] = (),
+    ) -> Queries:
         for queries in opened:
             queries.close()
         with duckdb.connect(str(database)) as connection:
             clear(connection)
             store_logs(connection, logs)
             store_rows(connection, "step_input", inputs)
+            store_rows(connection, "control_change", control)
             if gap:
                 hole = {
                     "sequence_first": 4,
@@ -83,6 +89,19 @@ def test_from_two_sizes_each_block_gets_its_bytes_and_the_peak_moves(stored: Sto
     assert peak_bytes(512) > 1.4 * (peak_bytes(4) + (peak_bytes(4) - peak_bytes(2)) / 2 * 508)
     assert (answer.verdict, answer.certainty) == ("fine", "predicted")
     assert answer.figures["num_matched"] == answer.figures["num_blocks"]
+
+
+def test_steps_without_operators_are_none_to_go_by(stored: Store) -> None:
+    batches = [2, 2, 2, 2]
+    known = stored(sized_steps(batches[:2])).whatif().rows.to_pylist()
+    log = sized_steps(batches)
+    queries = stored(log, inputs=given_inputs(log, batches)[:2], control=[log.in_summary(2)])
+    assert peaks(queries.fit(batch=[8])) == {2: peak_bytes(2), 8: peak_bytes(8)}
+    assert queries.whatif().rows.to_pylist() == known
+    log = sized_steps(batches)
+    queries = stored(log, inputs=given_inputs(log, batches)[:1], control=[log.in_summary(1)])
+    answer = queries.fit(batch=[8])
+    assert (answer.verdict, "no two steps in a row" in answer.sentence) == ("cannot tell", True)
 
 
 def test_recorded_shapes_say_which_batches_they_are(stored: Store) -> None:

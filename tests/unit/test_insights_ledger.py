@@ -252,6 +252,21 @@ def test_a_start_before_does_not_count_with_the_present_one(tmp_path: Path) -> N
     assert (answer.figures["used_bytes"], answer.figures["other_processes_bytes"]) == (151, 50)
 
 
+def test_over_time_it_is_one_start_of_the_workers_and_says_of_which(tmp_path: Path) -> None:
+    path = tmp_path / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        logs = [RankLog(attempt=attempt, ended=9) for attempt in (0, 1)]
+        for log in logs:
+            log.alloc("block", 8, at=1, device=GPU)
+            log.sample(100 - log.attempt, at=3 + log.attempt, device=GPU, device_used_bytes=150 - log.attempt)
+        store_logs(connection, logs)
+    with connect(path) as queries:
+        course, alone = queries.ledger(num_instants=50), queries.ledger()
+    assert {row["attempt"] for row in course.rows.to_pylist()} == {0}
+    note = "attempt 0 alone, in which it held most; the session has attempts 0, 1"
+    assert (note in course.notes, note in alone.notes) == (True, False)
+
+
 def test_on_a_host_the_rest_of_the_process_is_no_finding(tmp_path: Path) -> None:
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         log = RankLog(ended=90)

@@ -58,7 +58,7 @@ SizeOf = Callable[[StepSize], int]
 
 def size_by(steps: Iterable[StepSize]) -> SizeOf:
     """What is given to the model, where all steps have that; otherwise the blocks of category input."""
-    if all(step.call_bytes is not None for step in steps):
+    if all(step.call_bytes is not None for step in steps if step.is_named):
         return lambda step: step.call_bytes or 0
     return lambda step: step.input_bytes
 
@@ -66,11 +66,13 @@ def size_by(steps: Iterable[StepSize]) -> SizeOf:
 def steady(steps: Sequence[StepSize], size_of: SizeOf | None = None) -> list[StepSize]:
     """The last steady step of each size: its step before had the same size, and it is not the first.
 
-    What the step before left behind then has the size, too.
+    What the step before left behind then has the size, too. Operators are known of both.
     """
     size_of = size_of or size_by(steps)
     found: dict[int, StepSize] = {}
     for before, step in itertools.pairwise(steps):
+        if not (before.is_named and step.is_named):
+            continue
         if size_of(before) == size_of(step) or len(steps) == 2:
             found[size_of(step)] = step
     return [found[size] for size in sorted(found)]

@@ -92,8 +92,9 @@ def ledger_of(
         session_id: full id.
         rank: a rank that has the device; None: the fullest device of the session, accelerators first.
         device: type and index as that rank names it; None: any.
-        num_instants: rows of so many instants, at most, from the first sample of the device to its last; 0:
-            of the fullest alone, which the sentence and the figures are about in both cases.
+        num_instants: rows of so many instants, at most, from the first sample of the device to its last, in
+            the start of the workers in which it held most; 0: of the fullest alone, which the sentence and
+            the figures are about in both cases.
     """
     unplaced = {"place": None, "attempt": None, "num_instants": 1}
     processes = ask("ledger_processes", session=session_id, **unplaced).to_pylist()
@@ -112,7 +113,9 @@ def ledger_of(
     sums = _sums(ask, session_id, filter(_has_begun, course), _has_begun)
     rows = [row for each in sums for row in each.rows]
     answer = _answer(session_id, fullest, rows)
-    return replace(answer, notes=(*answer.notes, text.sources(rows)))
+    starts = sorted({row["attempt"] for row in ask("rank_coordinates", session=session_id).to_pylist()})
+    more = (text.of_one_start(own[0]["attempt"], starts),) if len(starts) > 1 else ()
+    return replace(answer, notes=(*answer.notes, *more, text.sources(rows)))
 
 
 def _has_begun(sample: Row) -> bool:

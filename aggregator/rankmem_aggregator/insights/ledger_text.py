@@ -120,6 +120,12 @@ def notes(figures: Row, rows: Sequence[Row], *, is_host: bool) -> tuple[str, ...
     return tuple(dict.fromkeys(found))
 
 
+def of_one_start(attempt: int, starts: Sequence[int]) -> str:
+    """Which of several starts of the workers the instants are of."""
+    all_of_them = ", ".join(map(str, starts))
+    return f"attempt {attempt} alone, in which it held most; the session has attempts {all_of_them}"
+
+
 def sources(rows: Sequence[Row]) -> str:
     """How each part is known, over all rows."""
     found: dict[str, dict[str, None]] = {}

@@ -92,7 +92,8 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
     try:
         place = place_of(ask, session_id, rank=request.rank, attempt=request.attempt, device=request.device)
         sizes = step_sizes(ask, place)
-        chosen = max(steady(sizes), key=lambda size: size.to_seq, default=sizes[-1])
+        named = [size for size in sizes if size.is_named]
+        chosen = max(steady(sizes), key=lambda size: size.to_seq, default=named[-1])
         step = Step.of_window(read_window(ask, place, chosen))
     except CannotTell as reason:
         return cannot_tell("whatif", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))

@@ -66,6 +66,8 @@ class StepSize:
     """Of what its largest call of the model was given; None: not recorded."""
     inputs: Sequence[tuple[str, str]] | None = None
     """Argument and shape of each tensor of that call; None: not known in full."""
+    is_named: bool = True
+    """Operators were recorded in all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,7 @@ def step_sizes(ask: Ask, place: Place) -> list[StepSize]:
     """The steps of a rank in order, each with the bytes of its input.
 
     Raises:
-        CannotTell: fewer than two were recorded, so that none is steady.
+        CannotTell: fewer than two were recorded, so that none is steady; or no operators in any.
     """
     rows = ask("step_sizes", **place.keys()).to_pylist()
     if not rows:
@@ -174,6 +176,11 @@ def step_sizes(ask: Ask, place: Place) -> list[StepSize]:
     if len(rows) == 1:
         raise CannotTell(
             f"one step of {place.name} was recorded; its first makes the optimizer's state, so two are needed"
+        )
+    if not any(row["is_named"] for row in rows):
+        raise CannotTell(
+            f"no step of {place.name} was recorded with operators in all of it: rankmem control had switched "
+            "them off"
         )
     return [StepSize(**row) for row in rows]
 

@@ -138,7 +138,10 @@ def ranks_of(text: str) -> list[int]:
     try:
         for part in text.split(","):
             first, _, last = part.partition("-")
-            found |= set(range(int(first), min(int(last or first), RANKS_MAX) + 1))
+            ranks = range(int(first), min(int(last or first), RANKS_MAX) + 1)
+            if not ranks:  # and none at all would be all of them
+                raise ValueError(part)
+            found.update(ranks)
     except ValueError as exc:
         raise RankmemError(
             Code.INVALID, f"{text!r} names no ranks", "numbers and ranges with commas: --ranks 0,4-7"

@@ -11,6 +11,7 @@
 --   call_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL: unknown
 --   inputs: argument and shape of each tensor of that call, as texts; NULL where they are not known in full
 --   peak_bytes (bytes): highest requested bytes of the device after an event in it; NULL without any
+--   is_named: false where operators were not recorded in a part of it (rankmem control)
 -- Calls of the model before a training's first step (a validation) are none of its steps.
 -- Scatter: none
 WITH ended AS MATERIALIZED (
@@ -56,13 +57,21 @@ high AS (
 )
 SELECT
     e.step,
-    lag(e.to_seq) OVER (ORDER BY e.to_seq) AS from_seq,
+    e.from_seq,
     e.to_seq,
     coalesce(g.input_bytes, 0)::BIGINT AS input_bytes,
     m.call_bytes,
     m.inputs,
-    h.peak_bytes
-FROM ended AS e
+    h.peak_bytes,
+    NOT EXISTS (
+        FROM detail_span AS d
+        WHERE d.session_id = $session
+            AND d.attempt = $attempt
+            AND d.rank = $rank
+            AND d.seq_first <= e.to_seq
+            AND (d.seq_last IS NULL OR d.seq_last > coalesce(e.from_seq, -1))
+    ) AS is_named
+FROM (SELECT *, lag(to_seq) OVER (ORDER BY to_seq) AS from_seq FROM ended) AS e
 LEFT JOIN given AS g USING (step)
 LEFT JOIN call AS m USING (step)
 LEFT JOIN high AS h USING (step)
