@@ -276,6 +276,7 @@ class ControlRequest(google.protobuf.message.Message):
     STEP_FIRST_FIELD_NUMBER: builtins.int
     STEP_LAST_FIELD_NUMBER: builtins.int
     ASKED_BY_FIELD_NUMBER: builtins.int
+    ORDER_AFTER_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     what: builtins.str
     """start, stop, full, summary"""
@@ -284,6 +285,8 @@ class ControlRequest(google.protobuf.message.Message):
     """absent: for good"""
     asked_by: builtins.str
     """user@host; the aggregator adds the peer's address"""
+    order_after: builtins.int
+    """the highest order of the session that is stored: the next one is higher"""
     @property
     def ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """none: all"""
@@ -297,9 +300,10 @@ class ControlRequest(google.protobuf.message.Message):
         step_first: builtins.int = ...,
         step_last: builtins.int | None = ...,
         asked_by: builtins.str = ...,
+        order_after: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_step_last", b"_step_last", "step_last", b"step_last"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_step_last", b"_step_last", "asked_by", b"asked_by", "ranks", b"ranks", "session_id", b"session_id", "step_first", b"step_first", "step_last", b"step_last", "what", b"what"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_step_last", b"_step_last", "asked_by", b"asked_by", "order_after", b"order_after", "ranks", b"ranks", "session_id", b"session_id", "step_first", b"step_first", "step_last", b"step_last", "what", b"what"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_step_last", b"_step_last"]) -> typing.Literal["step_last"] | None: ...
 
 global___ControlRequest = ControlRequest

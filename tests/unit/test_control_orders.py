@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import duckdb
 import pytest
 
+from constructed import SECOND_NS, RankLog, empty_database, store_logs
+from rankmem_aggregator import connect
 from rankmem_aggregator.ingest.batch import Spool
 from rankmem_aggregator.query.controlling import agreed_step, furthest_step
 from rankmem_aggregator.server.orders import Asked, Orders
+from rankmem_cli.run.controlling import refuse_a_guess
 from rankmem_protos.collector_pb2 import Order
 from rankmem_protos.errors import Code, RankmemError
 
@@ -71,6 +77,14 @@ def test_every_rank_of_the_latest_attempt_is_told_the_same() -> None:
 def test_numbers_of_orders_rise_though_the_clock_stands() -> None:
     orders, calls = Orders(lambda: 7), [Call((0,))]
     assert [orders.give(asked(), calls).order_id for _ in range(3)] == [7, 8, 9]
+
+
+def test_an_order_is_later_than_those_stored_though_this_aggregator_s_clock_is_behind() -> None:
+    orders, call = Orders(lambda: 1000 * S), Call((0,))
+    given = orders.give(dataclasses.replace(asked(), order_after=5000 * S), [call])
+    assert given.order_id == call.told[0].order_id == 5000 * S + 1
+    assert call.told[0].asked_ns == 1000 * S
+    assert orders.give(asked(), [call]).order_id == 5000 * S + 2
 
 
 @pytest.mark.parametrize(
@@ -156,3 +170,18 @@ def test_a_rank_that_is_silent_is_not_taken_to_go_on_stepping_for_ever() -> None
 def test_before_the_first_step_the_third_is_taken() -> None:
     assert agreed_step([progress(None, None, None)], 10 * S) == 2
     assert agreed_step([progress(0, 9 * S, None)], 10 * S) == 3
+
+
+def test_without_a_session_none_is_guessed_where_several_are_running(tmp_path: Path) -> None:
+    path = tmp_path / "shared.duckdb"
+    mine, ended = RankLog(session_id="0MINE"), RankLog(session_id="0ENDED", ended=SECOND_NS)
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [mine, ended])
+    with connect(path) as queries:
+        refuse_a_guess(queries)
+    with duckdb.connect(path) as connection:
+        store_logs(connection, [RankLog(session_id="0THEIRS")])
+    with connect(path) as queries, pytest.raises(RankmemError) as raised:
+        refuse_a_guess(queries)
+    assert raised.value.message == "2 sessions are running: 0THEIRS (test), 0MINE (test)"
+    assert raised.value.hint == "name one of them: --session ID"

@@ -104,6 +104,7 @@ def order(queries: RemoteQueries, session_id: str, wanted: Wanted, asked_by: str
         step_first=first,
         step_last=wanted.step_last,
         asked_by=asked_by,
+        order_after=max((row["last_order_id"] or 0 for row in progress), default=0),
     )
     reply = queries.control(request)
     return Ordered(

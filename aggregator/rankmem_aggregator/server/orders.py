@@ -54,6 +54,8 @@ class Asked:
     step_first: int
     step_last: int | None
     asked_by: str
+    order_after: int = 0
+    """The highest order of the session that the client knows of: the clock here may be behind."""
 
     def __post_init__(self) -> None:
         if self.what not in WHAT:
@@ -63,8 +65,10 @@ class Asked:
                 "use the same version of rankmem on both ends",
             )
         last = self.step_first if self.step_last is None else self.step_last
-        if not 0 <= self.step_first <= last < NUMBER_MAX or any(rank > RANKS_MAX for rank in self.ranks):
+        if not 0 <= self.step_first <= last < NUMBER_MAX or not 0 <= self.order_after < NUMBER_MAX:
             raise RankmemError(Code.INVALID, f"steps {self.step_first} to {last} cannot be ordered")
+        if any(rank > RANKS_MAX for rank in self.ranks):
+            raise RankmemError(Code.INVALID, f"no rank has the number {max(self.ranks)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,7 @@ class Given:
 class _Standing:
     asked: Asked
     order_id: int
+    asked_ns: int
     attempt: int
 
     def of(self, spool: Spool) -> Order | None:
@@ -97,7 +102,7 @@ class _Standing:
             step_first=asked.step_first,
             step_last=asked.step_last,
             asked_by=asked.asked_by,
-            asked_ns=self.order_id,
+            asked_ns=self.asked_ns,
         )
 
 
@@ -145,8 +150,9 @@ class Orders:
             if spool.attempt == attempt and (not asked.ranks or spool.rank in asked.ranks)
         ]
         _check_all(asked, attempt, meant, {spool.rank for _, spool in found if spool.attempt == attempt})
-        self._last_id = max(self._clock_ns(), self._last_id + 1)
-        standing = _Standing(asked=asked, order_id=self._last_id, attempt=attempt)
+        now_ns = self._clock_ns()
+        self._last_id = max(now_ns, self._last_id + 1, asked.order_after + 1)
+        standing = _Standing(asked=asked, order_id=self._last_id, asked_ns=now_ns, attempt=attempt)
         self._standing.append(standing)
         for call, spool in meant:
             order = standing.of(spool)

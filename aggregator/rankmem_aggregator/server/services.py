@@ -333,6 +333,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 step_first=request.step_first,
                 step_last=request.step_last if request.HasField("step_last") else None,
                 asked_by=f"{request.asked_by[:ASKED_BY_CHARS_MAX]} from {host_of(context.peer())}",
+                order_after=request.order_after,
             )
             given = self._collector.order(asked)
         except RankmemError as exc:

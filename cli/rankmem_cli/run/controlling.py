@@ -19,7 +19,9 @@ from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.query.controlling import Ordered, Wanted
+    from rankmem_aggregator.query.queries import Queries
 
+SESSIONS_NAMED_MAX: Final = 5
 _MEANING: Final = {
     "start": "everything is recorded",
     "full": "everything is recorded",
@@ -49,22 +51,24 @@ def control_ranks(
         timeout_s: longest wait for the ranks, in seconds.
 
     Raises:
-        RankmemError: INVALID for arguments that do not fit together; UNAVAILABLE where ranks did not learn
-            of it in time, UNSUPPORTED where some cannot follow it; what ``query.controlling.order`` raises.
+        RankmemError: INVALID for arguments that do not fit together, and without a session where several are
+            running; UNAVAILABLE where ranks did not learn of it in time, UNSUPPORTED where some cannot follow
+            it; what ``query.controlling.order`` raises.
     """
     from rankmem_aggregator.query.controlling import order, outcome
     from rankmem_aggregator.query.remote import RemoteQueries
 
     wanted = _wanted(what, level, ranks, steps)
     with open_queries(target) as queries:
-        row = queries.session_row(session)
         if not isinstance(queries, RemoteQueries):
             raise RankmemError(
                 Code.INVALID,
                 f"{target.address()} is a file that no aggregator holds: none of its sessions is running",
                 "rankmem control --aggregator HOST:PORT",
             )
-        session_id = row["session_id"]
+        if session is None:
+            refuse_a_guess(queries)
+        session_id = queries.session_row(session)["session_id"]
         with show_progress("rankmem: ordering"):
             ordered = order(queries, session_id, wanted, _asked_by())
         _note_order(session_id, wanted, ordered)
@@ -77,6 +81,18 @@ def control_ranks(
                 said=lambda followed, told: update(f"rankmem: {followed} of {told} ranks have answered"),
             )
     _report(rows, ordered, timeout_s)
+
+
+def refuse_a_guess(queries: Queries) -> None:
+    """Raises INVALID where several sessions are running: the newest may be somebody else's."""
+    running = [row for row in queries.sessions().to_pylist() if row["state"] == "running"]
+    if len(running) < 2:
+        return
+    named = ", ".join(f"{row['session_id']} ({row['name']})" for row in running[:SESSIONS_NAMED_MAX])
+    more = f" and {len(running) - SESSIONS_NAMED_MAX} more" if len(running) > SESSIONS_NAMED_MAX else ""
+    raise RankmemError(
+        Code.INVALID, f"{len(running)} sessions are running: {named}{more}", "name one of them: --session ID"
+    )
 
 
 def _wanted(what: str, level: str | None, ranks: str | None, steps: str | None) -> Wanted:

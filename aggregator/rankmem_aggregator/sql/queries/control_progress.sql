@@ -6,6 +6,7 @@
 --   last_step: number of the last step that ended; NULL before the first
 --   last_ns (ns, common clock): when
 --   step_ns (ns): of the latest steps the mean; NULL with less than two
+--   last_order_id: the session's latest order, of all its ranks and attempts; NULL without any
 -- Scatter: none
 WITH running AS (
     SELECT session_id, attempt, rank, offset_ns
@@ -24,7 +25,8 @@ SELECT
     rank,
     max(step) AS last_step,
     max(ended_ns) AS last_ns,
-    CASE WHEN count(step) > 1 THEN (max(ended_ns) - min(ended_ns)) // (count(step) - 1) END AS step_ns
+    CASE WHEN count(step) > 1 THEN (max(ended_ns) - min(ended_ns)) // (count(step) - 1) END AS step_ns,
+    (SELECT max(order_id) FROM control_order WHERE session_id = $session) AS last_order_id
 FROM latest
 GROUP BY attempt, rank
 ORDER BY attempt, rank;
