@@ -143,12 +143,13 @@ export function paintLife(g, box, begin, end, text) {
   clearText(g, text, x, y + 6);
 }
 
-// Text that lines behind it do not cross.
+// Over a ground.
 function clearText(g, text, x, y) {
-  g.strokeStyle = ink("card");
-  g.lineWidth = 4;
-  g.strokeText(text, x, y);
-  g.lineWidth = 1;
+  const { fillStyle } = g;
+  const wide = g.measureText(text).width;
+  g.fillStyle = ink("card");
+  g.fillRect(g.textAlign === "right" ? x - wide : x, y, wide, 12);
+  g.fillStyle = fillStyle;
   g.fillText(text, x, y);
 }
 
