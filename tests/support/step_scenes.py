@@ -70,13 +70,20 @@ def converted() -> Iterator[Step]:
 
 
 def replaced() -> Iterator[Step]:
-    """Another parameter in the place of one that is gone, most likely at the same addresses."""
+    """Another parameter in the place of one whose memory is gone, most likely at the same address.
+
+    The object of the one before is kept: without the tap nothing shows that another has taken its place too.
+    """
     optimizer = torch.optim.SGD(weights_of(1000), lr=0.1)
-    yield optimizer, optimizer.param_groups[0]["params"]
+    parameters = optimizer.param_groups[0]["params"]
+    yield optimizer, parameters
     for _ in range(3):
-        optimizer.param_groups[0]["params"][0] = None
-        optimizer.param_groups[0]["params"][0] = weights_of(1000)[0]
-        yield optimizer, optimizer.param_groups[0]["params"]
+        before = parameters[0]
+        before.data = torch.empty(0)
+        before.grad = None
+        parameters[0] = weights_of(1000)[0]
+        yield optimizer, parameters
+        del before
 
 
 def added() -> Iterator[Step]:
