@@ -160,7 +160,8 @@ def _samples(
         asked = read_parameters(route.parameters, _pairs(declared(route.parameters), extra, scale, random_of))
         began_s, began_cpu_s = time.perf_counter(), time.process_time()
         if isinstance(route, SessionRoute):
-            answer = route.answer(Reading(queries=queries, session=session), asked)
+            others = dict.fromkeys(route.others(asked), session)
+            answer = route.answer(Reading(queries=queries, session=session, others=others), asked)
         else:
             answer = route.answer(queries, asked)
         sent = len(arrow_bytes(answer)) if isinstance(answer, pa.Table) else 0
