@@ -23,7 +23,8 @@ from rankmem_ship.spool_upload import Attachments, SpoolUpload
 logger = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 16
-"""Orders that a rank has not taken yet, since no step of it has ended; of more the earliest are dropped."""
+"""Orders that a rank has not taken yet, since no step of it has ended; of more the earliest are dropped, and
+their rows say so."""
 DETAIL_OF: Final = {
     "start": Detail.FULL,
     "full": Detail.FULL,
@@ -32,6 +33,7 @@ DETAIL_OF: Final = {
 }
 """What each order sets."""
 _UNKNOWN: Final = "the shipper does not know this order: use one version of rankmem everywhere"
+_TOO_MANY: Final = f"no step ended while {WAITING_MAX} later orders came: it was dropped"
 _NO_READER: Final = (
     "nothing in the rank reads orders: it was started by an older version of rankmem, or records without the "
     "tap (rankmem doctor)"
@@ -53,13 +55,16 @@ class Orders:
             host_time_ns: now, in the rank's host time.
         """
         obstacle = _obstacle(order, upload)
-        row = _row(order, upload, host_time_ns, obstacle)
-        self._unsent.setdefault(upload.folder, {})[order.order_id] = row
+        self._note(order, upload, host_time_ns, obstacle)
         if obstacle is None and order.order_id > upload.reader.control_value("order_number"):
             waiting = self._waiting.setdefault(upload.folder, [])
             if all(each.order_id != order.order_id for each in waiting):
                 waiting.append(order)
-                del waiting[:-WAITING_MAX]
+                waiting.sort(
+                    key=lambda each: each.order_id
+                )  # one that is told again may be earlier than others
+            if len(waiting) > WAITING_MAX:
+                self._note(waiting.pop(0), upload, host_time_ns, _TOO_MANY)
 
     def give(self, uploads: Iterable[SpoolUpload]) -> None:
         """Write what waits into the pages of ranks that have read the order before."""
@@ -73,6 +78,10 @@ class Orders:
                 del self._waiting[folder]
         for folder in [each for each in self._unsent if each not in by_folder]:
             del self._unsent[folder]
+
+    def _note(self, order: Order, upload: SpoolUpload, host_time_ns: int, obstacle: str | None) -> None:
+        row = _row(order, upload, host_time_ns, obstacle)
+        self._unsent.setdefault(upload.folder, {})[order.order_id] = row
 
     def attached(self, upload: SpoolUpload, attachments: Attachments) -> Attachments:
         """The attachments of the upload's next batch with the rows that are due."""

@@ -9,7 +9,7 @@ import pytest
 
 from rankmem_agent.spool.layout import Action, Detail, Kind, Outcome
 from rankmem_ship.spool_reader.segments import named
-from tap_process import Recording, record_process
+from tap_process import CALLS_OF_MODELS, Recording, record_process
 
 PAGE = """
 import mmap, struct
@@ -56,13 +56,18 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     return made
 
 
+def changes_of(recording: Recording) -> list[tuple[int, ...]]:
+    """order, outcome, step and detail of each DETAIL record."""
+    changes = named(recording.of(Kind.DETAIL), Kind.DETAIL)
+    return [tuple(int(row[name]) for name in ("order", "outcome", "step", "detail")) for row in changes]
+
+
 def test_each_order_is_followed_from_its_step_on_or_from_the_next_where_it_came_late(
     recording: Recording,
 ) -> None:
-    changes = named(recording.of(Kind.DETAIL), Kind.DETAIL)
     full, events = Detail.FULL, Detail.EVENTS
     applied, over = Outcome.APPLIED, Outcome.OVER
-    assert [tuple(int(row[name]) for name in ("order", "outcome", "step", "detail")) for row in changes] == [
+    assert changes_of(recording) == [
         (1, applied, 4, events),
         (2, applied, 7, full),
         (2, over, 9, events),
@@ -127,19 +132,9 @@ tap.close()
 
 
 def test_a_training_without_an_optimizer_refuses_since_only_operators_show_its_steps(tmp_path: Path) -> None:
-    script = """
-from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.model_calls import ModelCalls, optimizer_seen
-from rankmem_agent.hooks.modules import Modules
-from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.hooks.tracing import tracing_of
-guard, tracing, steps = Guard(0), tracing_of(torch), Steps(tap)
-modules = Modules(tap, tracing.by_dynamo, guard, lambda: steps.phase_outside, tap.module_reader(), tracing)
-calls = ModelCalls(tap, tracing, guard, steps, modules.path_id, optimizer_seen())
-modules.install()
-modules.watch_calls(calls, tap.intern("model call"))
-steps.count_calls(tap.step_number)
-tap.enable(ALL)
+    script = (
+        CALLS_OF_MODELS
+        + """
 model = torch.nn.Linear(4, 4)
 for number in range(6):
     if number == 2: order(1, EVENTS, 0)
@@ -153,6 +148,7 @@ assert not guard.failures
 tap.stop_stacks()
 tap.close()
 """
+    )
     recording = record_process(PAGE + script, tmp_path, is_forked=True)
     assert recording.returncode == 0, recording.stderr
     (change,) = named(recording.of(Kind.DETAIL), Kind.DETAIL)
@@ -176,10 +172,9 @@ tap.close()
 """
     recording = record_process(PAGE + script, tmp_path, is_forked=True)
     assert recording.returncode == 0, recording.stderr
-    changes = named(recording.of(Kind.DETAIL), Kind.DETAIL)
     full, events = Detail.FULL, Detail.EVENTS
     applied, over = Outcome.APPLIED, Outcome.OVER
-    assert [tuple(int(row[name]) for name in ("order", "outcome", "step", "detail")) for row in changes] == [
+    assert changes_of(recording) == [
         (1, over, 9, full),
         (2, over, 11, full),
         (10, applied, 12, events),

@@ -9,23 +9,15 @@ from typing import Any
 import pytest
 
 from rankmem_agent.spool.layout import Kind
-from tap_process import Recording, record_process
+from tap_process import CALLS_OF_MODELS, Recording, record_process
 
-PRELUDE = """
+PRELUDE = (
+    """
 import gc
 from torch import nn
-from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.model_calls import ModelCalls, optimizer_seen
-from rankmem_agent.hooks.modules import Modules
-from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.hooks.tracing import tracing_of
-guard, tracing, steps = Guard(0), tracing_of(torch), Steps(tap)
-modules = Modules(tap, tracing.by_dynamo, guard, lambda: steps.phase_outside, tap.module_reader(), tracing)
-calls = ModelCalls(tap, tracing, guard, steps, modules.path_id, optimizer_seen())
-modules.install()
-modules.watch_calls(calls, tap.intern("model call"))
-steps.count_calls(tap.step_number)
-tap.enable(ALL)
+"""
+    + CALLS_OF_MODELS
+    + """
 
 class Net(nn.Module):
     def __init__(self, width=4):
@@ -41,6 +33,7 @@ def end():
     tap.stop_stacks()
     tap.close()
 """
+)
 
 
 def recorded(script: str, folder: Path) -> Recording:

@@ -41,6 +41,21 @@ tap.attach_cpu()
 tap.attach_calls()
 ALL = What.CPU_EVENTS | What.CALLS | What.STACKS
 """
+CALLS_OF_MODELS = """
+from rankmem_agent.hooks.guard import Guard
+from rankmem_agent.hooks.model_calls import ModelCalls, optimizer_seen
+from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.tracing import tracing_of
+guard, tracing, steps = Guard(0), tracing_of(torch), Steps(tap)
+modules = Modules(tap, tracing.by_dynamo, guard, lambda: steps.phase_outside, tap.module_reader(), tracing)
+calls = ModelCalls(tap, tracing, guard, steps, modules.path_id, optimizer_seen())
+modules.install()
+modules.watch_calls(calls, tap.intern("model call"))
+steps.count_calls(tap.step_number)
+tap.enable(ALL)
+"""
+"""For a script whose steps end by calls of its model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

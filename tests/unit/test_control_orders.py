@@ -31,6 +31,7 @@ class Call:
     ranks: tuple[int, ...]
     attempt: int = 0
     takes_orders: bool = True
+    is_read: bool = True
     told: list[Order] = field(default_factory=list)
 
     def running_spools(self) -> list[Spool]:
@@ -93,6 +94,7 @@ def test_an_order_is_later_than_those_stored_though_this_aggregator_s_clock_is_b
         ([], (), Code.NOT_FOUND, "no running rank"),
         ([Call((0, 1))], (1, 2, 3), Code.NOT_FOUND, "ranks 2, 3 of attempt 0"),
         ([Call((0,)), Call((1, 2), takes_orders=False)], (), Code.UNSUPPORTED, "ranks 1, 2"),
+        ([Call((0,)), Call((1,), is_read=False)], (), Code.UNAVAILABLE, "rank 1 does not read"),
     ],
 )
 def test_where_a_rank_cannot_be_told_none_is(

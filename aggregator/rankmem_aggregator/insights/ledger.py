@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -96,7 +96,7 @@ def ledger_of(
             the start of the workers in which it held most; 0: of the fullest alone, which the sentence and
             the figures are about in both cases.
     """
-    unplaced = {"place": None, "attempt": None, "num_instants": 1}
+    unplaced = {"place": None, "attempt": None, "num_instants": None}
     processes = ask("ledger_processes", session=session_id, **unplaced).to_pylist()
     place = _place(processes, rank, device)
     if place is None:
@@ -105,12 +105,12 @@ def ledger_of(
     if all(row["app_reserved_bytes"] is None is row["device_used_bytes"] for row in own):
         reason = text.nothing_outside(own[0]["rank"], own[0]["device"])
         return cannot_tell("ledger", session_id, reason, SCHEMA)
-    (fullest,) = _sums(ask, session_id, own, lambda row: True)
+    (fullest,) = _sums(ask, session_id, own)
     if not num_instants:
         return _answer(session_id, fullest, fullest.rows)
     placed = {"place": place, "attempt": own[0]["attempt"], "num_instants": num_instants}
     course = ask("ledger_processes", session=session_id, **placed).to_pylist()
-    sums = _sums(ask, session_id, filter(_has_begun, course), _has_begun)
+    sums = _sums(ask, session_id, course, from_first=True)
     rows = [row for each in sums for row in each.rows]
     answer = _answer(session_id, fullest, rows)
     starts = sorted({row["attempt"] for row in ask("rank_coordinates", session=session_id).to_pylist()})
@@ -123,25 +123,25 @@ def _has_begun(sample: Row) -> bool:
     return bool(sample["sampled_ns"] is None or sample["sampled_ns"] <= sample["at_ns"] + SAME_ROUND_NS)
 
 
-def _sums(
-    ask: Ask, session_id: str, processes: Iterable[Row], counts: Callable[[Row], bool]
-) -> Iterator[_Sum]:
+def _sums(ask: Ask, session_id: str, processes: Sequence[Row], *, from_first: bool = False) -> Iterator[_Sum]:
     """The sums of one device, by the instants that its processes' rows are of.
 
     Args:
-        ask: as above.
-        session_id: as above.
+        ask: asks a named query.
+        session_id: full id.
         processes: rows of ``ledger_processes``, the earliest first.
-        counts: whether a component's row is taken.
+        from_first: processes and components count from their first sample on; else the first one stands for
+            what was before it.
     """
-    processes = list(processes)
+    if from_first:
+        processes = [row for row in processes if _has_begun(row)]
     of_track: dict[tuple[Any, ...], list[Row]] = {}
     for row in processes:
         of_track.setdefault((row["attempt"], row["rank"], row["device"]), []).append(row)
     components: dict[tuple[Any, ...], list[Row]] = {}
     for track, rows in of_track.items():
         for each in _components(ask, session_id, rows):
-            if counts(each):
+            if not from_first or _has_begun(each):
                 components.setdefault((*track, each["at_ns"]), []).append(each)
     for at_ns, group in groupby(processes, key=lambda row: row["at_ns"]):
         own = list(group)

@@ -25,8 +25,9 @@ BLOCKS_MAX: Final = 400_000
 NEVER: Final = 1 << 52
 """When a block dies that outlives its step; times in a log are below, and floats hold it."""
 LASTING: Final = frozenset({"parameter", "optimizer_state", "gradient"})
-COMPUTING: Final = ("forward", "backward")
 """Categories whose sizes follow from the model alone."""
+COMPUTING: Final = ("forward", "backward")
+"""Phases in which blocks follow from the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rankmem_aggregator.query.remote import RemoteQueries
+from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.query_pb2 import ControlRequest
@@ -135,9 +136,10 @@ def outcome(
         said: called with how many these are, and how many were told.
     """
     deadline_s, pause = time.monotonic() + timeout_s, threading.Event()
-    text = "SELECT * FROM control WHERE session_id = $session AND order_id = $order ORDER BY attempt, rank"
+    text = query_text("control_of_order")
+    given: dict[str, Value] = {"session": session_id, "order_id": ordered.order_id}
     while True:
-        rows: list[Row] = queries.sql(text, {"session": session_id, "order": ordered.order_id}).to_pylist()
+        rows: list[Row] = queries.sql(text, given).to_pylist()
         decided = sum(ordered.is_far or row["state"] != "waiting" for row in rows)
         said(decided, len(ordered.told))
         if decided >= len(ordered.told) or time.monotonic() >= deadline_s:

@@ -8,7 +8,7 @@ where that is not known) and ``missing`` (a JSON list of lines). Computes nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def _whose(rows: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{ranks_text(ranks)} (attempt {each})" for each, ranks in by_attempt)
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """``rank 3``, ``ranks 3, 5 to 9``; of ranks in ascending order."""
+def ranks_text(ranks: Collection[int]) -> str:
+    """``rank 3``, ``ranks 3, 5 to 9``."""
     runs: list[list[int]] = []
-    for rank in ranks:
+    for rank in sorted(ranks):
         if runs and rank == runs[-1][-1] + 1:
             runs[-1].append(rank)
         else:

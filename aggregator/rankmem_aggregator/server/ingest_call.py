@@ -105,10 +105,15 @@ class IngestCall:
         """Asks for rows that stay on the shipper's host; False where it has no such spool. Any thread."""
         if not self._keeps_details or self._ended or wanted.spool_id not in self._spools:
             return False
-        if self._replies.qsize() > UNREAD_BUSY_MAX:
+        if not self.is_read:
             return False
         self._replies.put(pb.IngestReply(wanted=wanted))
         return True
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the shipper reads its replies. Any thread."""
+        return self._replies.qsize() <= UNREAD_BUSY_MAX
 
     def running_spools(self) -> list[Spool]:
         """The open spools whose last batch has not come. Any thread."""
@@ -119,7 +124,7 @@ class IngestCall:
 
     def tell(self, order: pb.Order) -> None:
         """Passes an order on to a rank. Any thread."""
-        if self.takes_orders and self._replies.qsize() <= UNREAD_BUSY_MAX:
+        if self.takes_orders and self.is_read:
             self._replies.put(pb.IngestReply(order=order))
 
     def kept_spools(self) -> dict[str, str]:
@@ -331,7 +336,7 @@ class IngestCall:
             since_s = self._waits_since_s
             if is_stalled and self._pending:
                 since_s = self._busy_s
-            unread = self._replies.qsize() > UNREAD_BUSY_MAX
+            unread = not self.is_read
             if since_s is None or now_s - since_s < BUSY_EVERY_S or unread:
                 return
             self._busy_s = now_s

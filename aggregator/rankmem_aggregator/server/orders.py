@@ -42,6 +42,10 @@ class Told(Protocol):
     def takes_orders(self) -> bool:
         """Whether the shipper knows what to do with it."""
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the shipper reads what it is sent."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -70,6 +74,10 @@ class Asked:
         if any(rank > RANKS_MAX for rank in self.ranks):
             raise RankmemError(Code.INVALID, f"no rank has the number {max(self.ranks)}")
 
+    def means(self, rank: int) -> bool:
+        """Whether it is for this rank."""
+        return not self.ranks or rank in self.ranks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
@@ -88,13 +96,14 @@ class _Standing:
     asked_ns: int
     attempt: int
 
-    def of(self, spool: Spool) -> Order | None:
-        """The order for a spool; None where it is not meant."""
+    def means(self, spool: Spool) -> bool:
+        """Whether it is for this spool."""
+        is_of_it = (spool.session_id, spool.attempt) == (self.asked.session_id, self.attempt)
+        return is_of_it and self.asked.means(spool.rank)
+
+    def to(self, spool: Spool) -> Order:
+        """The order, addressed to a spool."""
         asked = self.asked
-        if (spool.session_id, spool.attempt) != (asked.session_id, self.attempt):
-            return None
-        if asked.ranks and spool.rank not in asked.ranks:
-            return None
         return Order(
             spool_id=spool.spool_id,
             order_id=self.order_id,
@@ -129,7 +138,7 @@ class Orders:
 
         Raises:
             RankmemError: NOT_FOUND where a rank's shipper is not connected here, UNSUPPORTED where one is
-                older; nothing was told then.
+                older, UNAVAILABLE where one does not read; nothing was told then.
         """
         with self._lock:
             return self._give(asked, calls)
@@ -137,32 +146,25 @@ class Orders:
     def tell_opened(self, spool: Spool, call: Told) -> None:
         """Tells the orders for a spool that has just been opened, the earliest first."""
         with self._lock:
-            for order in self._of(spool):
-                call.tell(order)
+            for standing in self._standing:
+                if standing.means(spool):
+                    call.tell(standing.to(spool))
 
     def _give(self, asked: Asked, calls: Iterable[Told]) -> Given:
-        found = [(call, spool) for call in calls for spool in call.running_spools()]
-        found = [(call, spool) for call, spool in found if spool.session_id == asked.session_id]
-        attempt = max((spool.attempt for _, spool in found), default=0)
-        meant = [
-            (call, spool)
-            for call, spool in found
-            if spool.attempt == attempt and (not asked.ranks or spool.rank in asked.ranks)
-        ]
-        _check_all(asked, attempt, meant, {spool.rank for _, spool in found if spool.attempt == attempt})
+        running = [(call, spool) for call in calls for spool in call.running_spools()]
+        running = [(call, spool) for call, spool in running if spool.session_id == asked.session_id]
+        attempt = max((spool.attempt for _, spool in running), default=0)
+        latest = [(call, spool) for call, spool in running if spool.attempt == attempt]
+        meant = [(call, spool) for call, spool in latest if asked.means(spool.rank)]
+        _check_all(asked, attempt, meant, {spool.rank for _, spool in latest})
         now_ns = self._clock_ns()
         self._last_id = max(now_ns, self._last_id + 1, asked.order_after + 1)
         standing = _Standing(asked=asked, order_id=self._last_id, asked_ns=now_ns, attempt=attempt)
         self._standing.append(standing)
         for call, spool in meant:
-            order = standing.of(spool)
-            if order is not None:
-                call.tell(order)
+            call.tell(standing.to(spool))
         told = tuple(sorted({spool.rank for _, spool in meant}))
         return Given(order_id=standing.order_id, attempt=attempt, told=told)
-
-    def _of(self, spool: Spool) -> list[Order]:
-        return [order for each in self._standing if (order := each.of(spool)) is not None]
 
 
 def _check_all(asked: Asked, attempt: int, meant: list[tuple[Told, Spool]], running: set[int]) -> None:
@@ -176,18 +178,20 @@ def _check_all(asked: Asked, attempt: int, meant: list[tuple[Told, Spool]], runn
     if absent:
         raise RankmemError(
             Code.NOT_FOUND,
-            f"{_ranks_text(absent)} of attempt {attempt}: not running, or not connected to this aggregator; "
+            f"{ranks_text(absent)} of attempt {attempt}: not running, or not connected to this aggregator; "
             "nothing was changed",
-            f"connected: {_ranks_text(running)}",
+            f"connected: {ranks_text(running)}",
         )
     older = {spool.rank for call, spool in meant if not call.takes_orders}
     if older:
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"the shipper of {_ranks_text(older)} is of a version without control; nothing was changed",
+            f"the shipper of {ranks_text(older)} is of a version without control; nothing was changed",
             "upgrade rankmem on its host before the next run, or leave these out with --ranks",
         )
-
-
-def _ranks_text(ranks: Iterable[int]) -> str:
-    return ranks_text(sorted(ranks))
+    if behind := {spool.rank for call, spool in meant if not call.is_read}:
+        raise RankmemError(
+            Code.UNAVAILABLE,
+            f"the shipper of {ranks_text(behind)} does not read what it is sent; nothing was changed",
+            "ask again in a moment, or leave these out with --ranks",
+        )

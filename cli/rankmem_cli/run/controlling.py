@@ -9,6 +9,7 @@ import getpass
 import socket
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from rankmem_aggregator.query.missing import ranks_text
 from rankmem_cli.args.options import Target
 from rankmem_cli.run.fetching import ranks_of
 from rankmem_cli.show.progress import show_progress
@@ -127,7 +128,7 @@ def _asked_by() -> str:
 def _note_order(session_id: str, wanted: Wanted, ordered: Ordered) -> None:
     until = "on" if ordered.step_last is None else f"to step {ordered.step_last}"
     note(
-        f"session {session_id}, {_ranks_text(ordered.told)}: from step {ordered.step_first} {until} "
+        f"session {session_id}, {ranks_text(ordered.told)}: from step {ordered.step_first} {until} "
         f"{_MEANING[wanted.what]}"
     )
     if ordered.step_first <= ordered.furthest_step:
@@ -143,15 +144,18 @@ def _report(rows: list[dict[str, Any]], ordered: Ordered, timeout_s: float) -> N
         by_state.setdefault(row["state"], []).append(row)
     followed = [*by_state.get("applied", ()), *by_state.get("over", ())]
     if followed:
-        note(f"{_ranks_text([row['rank'] for row in followed])}: followed")
+        note(f"{ranks_text([row['rank'] for row in followed])}: followed")
     for step in sorted({row["applied_step"] for row in followed if row["is_late"]} - {None}):
         late = [row["rank"] for row in followed if row["is_late"] and row["applied_step"] == step]
-        note(
-            f"{_ranks_text(late)}: learned of it late, and followed at step {step}, not {ordered.step_first}"
-        )
+        note(f"{ranks_text(late)}: learned of it late, and followed at step {step}, not {ordered.step_first}")
     if waiting := [row["rank"] for row in by_state.get("waiting", ())]:
+        why = f"told; step {ordered.step_first} has not begun"
+        if not ordered.is_far:
+            why = (
+                f"told, and nothing came of it in {timeout_s:g} s: no step is known to have ended there since"
+            )
         note(
-            f"{_ranks_text(waiting)}: told; step {ordered.step_first} has not begun. What comes of it: "
+            f"{ranks_text(waiting)}: {why}. What comes of it: "
             f'rankmem sql "FROM control WHERE order_id = {ordered.order_id}"'
         )
     _raise_if_not_followed(by_state, ordered, timeout_s)
@@ -163,13 +167,13 @@ def _raise_if_not_followed(
     if obstacles := by_state.get("obstacle"):
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"{_ranks_text([row['rank'] for row in obstacles])}: {obstacles[0]['obstacle']}",
+            f"{ranks_text([row['rank'] for row in obstacles])}: {obstacles[0]['obstacle']}",
             "the other ranks were told; to have all alike, order it again with --ranks",
         )
     if refused := by_state.get("refused"):
         raise RankmemError(
             Code.UNSUPPORTED,
-            f"{_ranks_text([row['rank'] for row in refused])}: nothing changes, since the steps are calls of "
+            f"{ranks_text([row['rank'] for row in refused])}: nothing changes, since the steps are calls of "
             "the model, which only full detail sees",
             "call rankmem_agent.step() after each batch",
         )
@@ -177,12 +181,6 @@ def _raise_if_not_followed(
     if silent := [rank for rank in ordered.told if rank not in known]:
         raise RankmemError(
             Code.UNAVAILABLE,
-            f"{_ranks_text(silent)}: not known to have learned of it after {timeout_s:g} s",
+            f"{ranks_text(silent)}: not known to have learned of it after {timeout_s:g} s",
             "rankmem status shows whether their shippers are connected; one that comes back is told again",
         )
-
-
-def _ranks_text(ranks: list[int] | tuple[int, ...]) -> str:
-    from rankmem_aggregator.query.missing import ranks_text
-
-    return ranks_text(sorted(ranks))
