@@ -1,7 +1,7 @@
 -- Question: What came of an order of rankmem control, at each rank that was told?
 -- Parameters:
 --   session (text): session id
---   order_id: the order
+--   order_id (count): the order
 -- Columns:
 --   all columns of the view control
 -- Scatter: none
