@@ -198,6 +198,8 @@ def test_a_quota_that_no_look_shows_is_met_again_and_again_and_does_not_end_it(
             store.disk.has_failed = False
             with contextlib.suppress(duckdb.Error):
                 store.instance.connection.execute("CHECKPOINT")  # invalidates what is open
+    with pytest.raises(InvalidatedError):  # reopening writes nothing, so it had succeeded before that
+        store.write(group)
     store.write(group)
     assert written(store) == (group["memory_event"].num_rows, 1)
 
@@ -215,6 +217,7 @@ def test_what_could_not_be_synced_is_written_again_before_anything_is_acknowledg
     flaky_connection(store).fail = [("COMMIT", "after", duckdb.FatalException("FATAL Error: fsync failed!"))]
     with pytest.raises(InvalidatedError):
         store.write(a_group())
+    store.instance.connection.execute("CREATE TABLE a_user_s (a INTEGER)")  # something in the log
     assert store.disk.log_bytes() > 0
     flaky_connection(store).fail = [("CHECKPOINT", "before", duckdb.TransactionException("active"))]
     with pytest.raises(duckdb.IOException, match="written again first"):

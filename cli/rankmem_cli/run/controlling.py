@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rankmem_aggregator.query.queries import Queries
 
 SESSIONS_NAMED_MAX: Final = 5
+"""In a refusal; of more their number is said."""
 _MEANING: Final = {
     "start": "everything is recorded",
     "full": "everything is recorded",
