@@ -58,6 +58,7 @@ class Seen:
                 self.segments[line["g"][0]] += line["g"][2]
         self.stats = {line["f"][0]: line["f"][1:] for line in lines if "f" in line}
         self.pinned = next((line["pinned"] for line in lines if "pinned" in line), 0)
+        self.samples_asked = next((line["samples_asked"] for line in lines if "samples_asked" in line), 0)
         self.end = next((line for line in lines if "attached" in line), {})
 
     def of(self, kind: Kind, device: int) -> list[list[int]]:
@@ -175,9 +176,12 @@ def test_facts_come_from_the_driver_and_samples_from_nvml(harness: Path, tmp_pat
         ('Fake "0"', "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", 2 << 30),
         ('Fake "1"', "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f", (2 << 30) + 1),
     ]
-    assert [r[4:8] for r in seen.of(Kind.SAMPLE, 0)] == [[123, 400, 600, 1000]] * 2
-    assert [r[4:8] for r in seen.of(Kind.SAMPLE, 1)] == [[77, 400, 600, 2000]] * 2
+    samples = seen.of(Kind.SAMPLE, 0)
+    assert [r[5:8] for r in samples] == [[400, 600, 1000]] * 4
+    assert [r[4] for r in samples] == [123, 124, 126, 129], "the fake counts how often it is asked"
+    assert [r[4:8] for r in seen.of(Kind.SAMPLE, 1)] == [[77, 400, 600, 2000]] * 4
     assert seen.pinned == 2, "pinned host memory is sampled in the same rounds"
+    assert seen.samples_asked == 3, "at attaching, and at the first event of each device"
 
 
 def test_without_a_driver_library_there_are_no_samples_and_no_harm(harness: Path) -> None:

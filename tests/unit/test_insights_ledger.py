@@ -161,22 +161,48 @@ def one_rank(
     *,
     reserved: int | None = 10,
     total_bytes: int | None = None,
+    at: int = SECOND_NS,
 ) -> Fill:
-    """A rank whose allocator holds ten bytes before the only sample."""
+    """A rank whose allocator holds ten bytes before the only sample, which is ``at``."""
 
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         log = RankLog(ended=9 * SECOND_NS)
         log.alloc("block", 8, at=10, device=GPU)
         log.events[-1]["reserved_bytes"] = reserved
         on_device = {"device_used_bytes": used_bytes, "device_total_bytes": total_bytes}
-        log.sample(app_bytes, at=20, device=GPU, **on_device)
+        log.sample(app_bytes, at=at, device=GPU, **on_device)
         store_logs(connection, [log])
         store_rows(connection, "device_info", [whose(log) | {"source": "tap"}])
 
     return fill
 
 
-def test_without_a_sample_before_the_first_event_the_runtime_is_unknown(tmp_path: Path) -> None:
+def test_a_sample_soon_after_the_first_event_tells_the_runtime(tmp_path: Path) -> None:
+    answer = answered(tmp_path, one_rank(100, 150, at=20_000_010))
+    runtime = next(row for row in answer.rows.to_pylist() if row["part"] == "runtime")
+    assert (runtime["bytes"], runtime["source"]) == (90, "derived")
+    assert runtime["basis"] == "held beyond the allocator at a sample 20 ms after the allocator's first event"
+    assert add_up(answer)
+
+
+def test_the_runtime_leaves_out_segments_that_came_before_and_after_the_sample(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        log = RankLog(ended=9 * SECOND_NS)
+        for number in range(1, 5):  # of one bucket, whose last total is not the sample's
+            if number == 3:
+                log.sample(1000, at=25, device=GPU, device_used_bytes=2000)
+            log.alloc(f"block {number}", 8, at=10 * number, device=GPU)
+            log.events[-1]["reserved_bytes"] = 100 * number
+        log.sample(1500, at=SECOND_NS, device=GPU, device_used_bytes=2500)
+        store_logs(connection, [log])
+        store_rows(connection, "device_info", [whose(log) | {"source": "tap"}])
+
+    answer = answered(tmp_path, fill)
+    found = {row["part"]: row["bytes"] for row in answer.rows.to_pylist()}
+    assert (found["pytorch"], found["runtime"], found["unexplained"]) == (400, 800, 300)
+
+
+def test_without_a_sample_about_the_first_event_the_runtime_is_unknown(tmp_path: Path) -> None:
     answer = answered(tmp_path, one_rank(100, 150))
     assert parts(answer) == [
         (0, "pytorch", None, 10, "measured"),

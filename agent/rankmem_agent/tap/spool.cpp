@@ -41,6 +41,7 @@ constexpr uint64_t kSampleIntervalNs = 1'000'000'000;
 constexpr uint64_t kProvisionalSegments = 16;
 
 std::atomic<SampleHook> sample_hook{nullptr};
+std::atomic<bool> samples_asked{false};
 std::atomic<bool> is_open{false};
 std::atomic<uint64_t> segments_ready{0};
 
@@ -295,7 +296,7 @@ void* run_keeper(void*) {
     call_if_busy(state);
     const uint64_t now = monotonic_ns();
     __atomic_store_n(&spool.control->heartbeat_ns, now, __ATOMIC_RELAXED);
-    if (now - sampled_ns >= kSampleIntervalNs) {
+    if (samples_asked.exchange(false, std::memory_order_relaxed) || now - sampled_ns >= kSampleIntervalNs) {
       sampled_ns = now;
       write_samples();
       keep_life(state);
@@ -425,6 +426,7 @@ ForkHeld::ForkHeld() noexcept { fork_gate().lock(); }
 ForkHeld::~ForkHeld() { fork_gate().unlock(); }
 
 void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
+void ask_for_samples() noexcept { samples_asked.store(true, std::memory_order_relaxed); }
 
 int publish_spool(const char* folder) noexcept try {
   if (spool.control == nullptr || spool.control->pid != static_cast<uint32_t>(getpid())) return -EINVAL;

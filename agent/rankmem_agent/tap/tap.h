@@ -79,6 +79,9 @@ uint32_t current_thread_id() noexcept;
 // never takes the GIL. At most one hook; set once.
 using SampleHook = void (*)() noexcept;
 void set_sample_hook(SampleHook hook) noexcept;
+// Samples are written when the native thread looks next, some milliseconds from now. A flag: for any thread, under
+// any lock.
+void ask_for_samples() noexcept;
 
 // Called at the end of a call that had CUDA events, on its thread, off the allocator's lock, just before its
 // CALL_END: for the allocator's own counters. `device_mask` has a bit for each device index below 64 that had

@@ -36,6 +36,7 @@ using caching::TraceEntry;
 constexpr unsigned kDevicesMax = 64;            // the bits of CallEndHook's device_mask
 constexpr size_t kEarlyEventsMax = 1u << 16;    // 4 MiB of untouched pages for the milliseconds of the baseline
 constexpr uint64_t kPeaksIntervalNs = 1'000'000'000;
+constexpr int kSampleTries = 3;
 constexpr unsigned kProcessesMax = 256;         // processes asked of NVML for a device
 
 // How far the recording of a device is. It starts at the instant of the snapshot that we take at attaching:
@@ -58,6 +59,7 @@ struct DeviceState {
   // The last COUNTERS: allocated, active, reserved, requested.
   std::atomic<uint64_t> counters[4] = {};
   std::atomic<uint64_t> peaks_ns{0};
+  std::atomic<uint32_t> segment_events{0};  // so that a sample can be taken between two of them
 };
 
 // Trivially destructible on purpose: late frees in static destructors still find it.
@@ -84,6 +86,11 @@ int action_of(TraceEntry::Action action) noexcept {
     case TraceEntry::OOM: return RKM_ACTION_OOM;
     default: return -1;  // annotations (2.15), and what later versions add: not events of memory
   }
+}
+
+bool is_of_segment(int action) noexcept {
+  return action == RKM_ACTION_SEGMENT_ALLOC || action == RKM_ACTION_SEGMENT_FREE || action == RKM_ACTION_SEGMENT_MAP ||
+         action == RKM_ACTION_SEGMENT_UNMAP;
 }
 
 template <class PoolId>
@@ -183,8 +190,10 @@ void on_trace(const TraceEntry& entry) noexcept {
   if (__builtin_expect(phase != kRecording, 0) && !begin_recording(device, phase, event)) return;
   if (action != RKM_ACTION_SNAPSHOT && !device.used.load(std::memory_order_relaxed)) {
     device.used.store(true, std::memory_order_relaxed);
+    ask_for_samples();  // what the process holds before libraries add to it: CUDA's own
   }
   write_cuda_event(event);
+  if (is_of_segment(action)) device.segment_events.fetch_add(1, std::memory_order_relaxed);
 }
 
 // ---- facts of a device ----------------------------------------------------------------------------------------
@@ -377,12 +386,20 @@ struct Nvml {
 
 void write_sample(Nvml& nvml, unsigned index) noexcept {
   void* device = nvml.handle(index);
+  if (device == nullptr) return;
   NvmlMemory memory{};
-  if (device == nullptr || nvml.memory(device, &memory) != 0) return;
   RkmSample record;
   record.device_type = RKM_DEVICETYPE_CUDA;
   record.device_index = static_cast<uint8_t>(index);
-  record.app_reserved_bytes() = nvml.own_bytes(device);
+  // The driver's figures and the log's are compared: no segment should come or go between the two.
+  const std::atomic<uint32_t>& segment_events = devices[index].segment_events;
+  uint32_t before;
+  int tries = kSampleTries;
+  do {
+    before = segment_events.load(std::memory_order_relaxed);
+    record.app_reserved_bytes() = nvml.own_bytes(device);
+    if (nvml.memory(device, &memory) != 0) return;
+  } while (segment_events.load(std::memory_order_relaxed) != before && --tries > 0);
   record.device_used_bytes() = memory.used;
   record.device_free_bytes() = memory.free;
   record.device_total_bytes() = memory.total;
@@ -526,6 +543,7 @@ extern "C" __attribute__((visibility("default"))) int rkm_attach_cuda(void) {
     record_from_snapshot(count < static_cast<int>(kDevicesMax) ? static_cast<unsigned>(count) : kDevicesMax);
     set_call_end_hook(&at_call_end);
     set_sample_hook(&sample_devices);
+    ask_for_samples();  // opens NVML, which takes a while, before there is something to sample
     return 0;
   } catch (...) {
     return -ECANCELED;

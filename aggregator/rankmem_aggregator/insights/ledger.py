@@ -5,7 +5,7 @@ Stage: query, in the reader's process. In: a way to ask named queries. Out: an `
 **The sum.** used on the device = over its processes (PyTorch's allocator + communicators + runtime + other
 components + unexplained) + other processes, at the instant at which the device held most. Each part is
 *measured* (an allocator's own figure, or a sample by the driver), *derived* (the difference of measured ones,
-or what the process held before its first allocation) or *unknown*, never 0 instead. The parts that are known
+or what the process held about its first allocation) or *unknown*, never 0 instead. The parts that are known
 add up to what is used. Over time it is the same sum at many instants.
 """
 
@@ -140,6 +140,9 @@ def _sums(ask: Ask, session_id: str, processes: Sequence[Row], *, from_first: bo
         of_track.setdefault((row["attempt"], row["rank"], row["device"]), []).append(row)
     components: dict[tuple[Any, ...], list[Row]] = {}
     for track, rows in of_track.items():
+        runtime_bytes = _runtime_bytes(ask, session_id, rows[0])
+        for row in rows:
+            row["runtime_bytes"] = runtime_bytes
         for each in _components(ask, session_id, rows):
             if not from_first or _has_begun(each):
                 components.setdefault((*track, each["at_ns"]), []).append(each)
@@ -202,6 +205,19 @@ def _place(processes: Sequence[Row], rank: int | None, device: str | None) -> st
     return str(best["place"])
 
 
+def _runtime_bytes(ask: Ask, session_id: str, process: Row) -> int | None:
+    """What the process held beyond its allocator about its first event; None where no sample tells it."""
+    early_bytes: int | None = process["early_bytes"]
+    if early_bytes is None:
+        return None
+    whose = {key: process[key] for key in ("attempt", "rank", "device")}
+    events = ask("ledger_reserved", session=session_id, **whose, seq=process["early_seq"]).to_pylist()
+    reserved_bytes = events[0]["reserved_bytes"] if events else 0
+    if reserved_bytes is None or reserved_bytes > early_bytes:
+        return None
+    return early_bytes - int(reserved_bytes)
+
+
 def _components(ask: Ask, session_id: str, rows: Sequence[Row]) -> list[Row]:
     """Those of one process at all instants that its rows are of."""
     instants = [{"at_ns": row["at_ns"], "seq": row["sampled_seq"]} for row in rows]
@@ -238,7 +254,7 @@ def _parts(process: Row, components: Sequence[Row]) -> list[Row]:
         rows.append(_row(process, "communicators", None, "unknown", text.NO_COMMUNICATORS))
     if "runtime" not in parts and not on_host:
         runtime = process["runtime_bytes"]
-        basis = text.NO_RUNTIME if runtime is None else text.RUNTIME
+        basis = text.NO_RUNTIME if runtime is None else text.runtime(process["early_after_ns"])
         rows.append(_row(process, "runtime", runtime, "unknown" if runtime is None else "derived", basis))
     rows.append(_unexplained(process, rows))
     return rows

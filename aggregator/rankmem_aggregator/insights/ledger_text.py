@@ -12,8 +12,7 @@ Row = Mapping[str, Any]
 
 ALLOCATOR: Final = "the allocator's own figure"
 SAMPLED: Final = "sampled by the driver"
-RUNTIME: Final = "held by the process before its allocator's first event"
-NO_RUNTIME: Final = "no sample is older than the allocator's first event"
+NO_RUNTIME: Final = "no sample is older than the allocator's first event, or within 100 ms after it"
 NO_COMMUNICATORS: Final = "the recording has no samples of communication libraries"
 NOT_LISTED: Final = "the driver did not tell what the process holds, as within a container"
 NO_ALLOCATOR: Final = "what the allocator held then is not known"
@@ -48,6 +47,13 @@ def nothing_outside(rank: int, device: str) -> str:
         f"the samples of rank {rank} on {device} tell neither what the process holds nor what is used on the "
         "device"
     )
+
+
+def runtime(after_ns: int) -> str:
+    """What the runtime's figure rests on; ``after_ns``: from the allocator's first event to the sample."""
+    if after_ns < 0:
+        return "held by the process before its allocator's first event"
+    return f"held beyond the allocator at a sample {after_ns / 1e6:.3g} ms after the allocator's first event"
 
 
 def too_much(excess_bytes: int, device: str) -> str:

@@ -21,15 +21,19 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** handle) {
   else return 6;
   return 0;
 }
+static void (*while_asked)(void);
+void fake_nvml_while_asked(void (*act)(void)) { while_asked = act; } /* called at each question for a device's memory */
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void* device, struct memory* memory) {
+  if (while_asked) while_asked();
   *memory = (struct memory){1000 * (size_t)device, 600, 400};
   return 0;
 }
 struct process { unsigned pid; unsigned long long used; unsigned gpu, compute; };
 int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, struct process* list) {
   list[0] = (struct process){1, 77, 0, 0};
-  list[1] = (struct process){(unsigned)getpid(), 123, 0, 0};
+  static unsigned long long own = 122;
+  list[1] = (struct process){(unsigned)getpid(), own += device == (void*)1, 0, 0};
   *count = device == (void*)1 ? 2 : 1;
   return 0;
 }

@@ -11,6 +11,8 @@
 // Usage: harness check SEED | harness cost | harness backend | harness samples
 #include "tap.h"
 
+#include <dlfcn.h>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -44,7 +46,7 @@ std::vector<std::string> texts;
 
 void write_record(RkmRecord& fields) noexcept { records[next_record.fetch_add(1) % kRecords] = fields; }
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
-                 uint64_t stream, uint64_t pool_or_free_bytes, uint32_t) noexcept {
+                 uint64_t stream, uint64_t pool_or_free_bytes, EventPlace) noexcept {
   RkmRecord record{};
   record.kind = RKM_KIND_EVENT;
   record.action = action;
@@ -66,6 +68,8 @@ uint64_t current_call_id() noexcept { return call_id; }
 uint32_t current_thread_id() noexcept { return 1; }
 void set_sample_hook(SampleHook hook) noexcept { sample = hook; }
 void set_call_end_hook(CallEndHook hook) noexcept { call_end = hook; }
+int samples_asked = 0;
+void ask_for_samples() noexcept { ++samples_asked; }
 int pinned_samples = 0;
 int sample_pinned() noexcept {  // of libtorch_cpu, which is not here; tests/integration/test_tap_pinned.py has it
   ++pinned_samples;
@@ -187,14 +191,17 @@ int check(unsigned seed) {
   caching::init(2);
   record_history(caching::get(), 0);
   c10::cuda::CUDAStream streams[2] = {c10::cuda::getStreamFromPool(false, 0), c10::cuda::getStreamFromPool(false, 1)};
-  std::atomic<int> stage{0};
+  std::atomic<int> stage{0}, busy{0};
   std::atomic<uint64_t> oom_count{0};
   std::vector<std::unique_ptr<Worker>> workers;
   std::vector<std::thread> threads;
   for (unsigned number = 0; number < 2; ++number) {
     workers.push_back(std::make_unique<Worker>(Worker{std::mt19937(seed * 2 + number), {}, static_cast<uint64_t>(number) << 32}));
     threads.emplace_back([&, number] {
-      for (int at = 0; at < 3000 || stage.load() < 1; ++at) workers[number]->step(streams, oom_count);
+      for (int at = 0; at < 3000 || stage.load() < 1; ++at) {
+        if (at == 100) ++busy;
+        workers[number]->step(streams, oom_count);
+      }
       for (int at = 0; at < 6000; ++at) {
         if (at == 3000) fake_set_ready(number == 0);
         workers[number]->step(streams, oom_count);
@@ -203,6 +210,7 @@ int check(unsigned seed) {
   }
   const c10::cuda::MempoolId_t pool{0, 7};
   spool_is_open = true;
+  while (busy.load() < 2) std::this_thread::yield();
   const int attached = rkm_attach_cuda();
   const int again = rkm_attach_cuda();
   stage.store(1);
@@ -251,7 +259,8 @@ int cost() {
   return 0;
 }
 
-// Two rounds of samples of two devices in use, as the native thread takes them.
+// Two rounds of samples of two devices in use, as the native thread takes them, and a third amid which segments come:
+// NVML is asked again while they do, three times at most.
 int samples() {
   caching::init(2);
   spool_is_open = true;
@@ -261,8 +270,21 @@ int samples() {
     caching::get()->allocate(4096);
   }
   for (int round = 0; round < 2; ++round) rankmem::sample();
+  const int pinned = rankmem::pinned_samples;
+  if (void* nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD)) {
+    using Act = void (*)();
+    const auto while_asked = reinterpret_cast<void (*)(Act)>(dlsym(nvml, "fake_nvml_while_asked"));
+    c10::cuda::set_device(0);
+    static int come = 0;
+    while_asked([] {
+      if (come++ == 0) caching::get()->allocate(64 << 20);
+    });
+    rankmem::sample();
+    while_asked([] { caching::get()->raw_alloc(256 << 20); });
+    rankmem::sample();
+  }
   print_records();
-  std::printf("{\"pinned\": %d}\n", rankmem::pinned_samples);
+  std::printf("{\"pinned\": %d, \"samples_asked\": %d}\n", pinned, rankmem::samples_asked);
   return 0;
 }
 

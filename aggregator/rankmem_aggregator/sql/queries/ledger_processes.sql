@@ -15,7 +15,10 @@
 --   sampled_seq: that sample's position in the rank's log
 --   app_reserved_bytes (bytes): held by the process then; NULL where that is not known
 --   known_bytes (bytes): of that what its allocators held; NULL where that is not known
---   runtime_bytes (bytes): held by the process before its allocator's first event; NULL where no sample is so early
+--   early_bytes (bytes): held by the process at its first sample, where that came before the allocator's first event, or
+--     within 100 ms after it; NULL where none did
+--   early_seq: that sample's position in the rank's log
+--   early_after_ns (ns): so long after the first event; below 0 before it
 --   device_used_bytes, device_total_bytes (bytes): of the device then; NULL where that is not known
 -- Scatter: none
 WITH sample AS (
@@ -25,13 +28,13 @@ WITH sample AS (
         h.host_name,
         s.ended_ns,
         a.*,
-        f.first_seq
+        a.time_ns - coalesce(s.offset_ns, 0) - f.first_ns AS after_first_ns
     FROM app_curve AS a
     LEFT JOIN device_info AS d USING (session_id, attempt, rank, device)
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
     LEFT JOIN host_info AS h ON s.host_uid = h.host_uid
     LEFT JOIN (
-        SELECT session_id, attempt, rank, device, min(seq_first) AS first_seq
+        SELECT session_id, attempt, rank, device, min(first_ns) AS first_ns
         FROM memory_bucket
         WHERE session_id = $session
         GROUP BY session_id, attempt, rank, device
@@ -92,7 +95,12 @@ chosen AS (
                 (s.app_reserved_bytes IS NULL, s.seq)
             )
         ) AS process,
-        arg_min(s.app_reserved_bytes, s.seq) FILTER (WHERE s.known_bytes = 0 AND s.seq < s.first_seq) AS runtime_bytes,
+        arg_min(
+            {bytes: s.app_reserved_bytes, seq: s.seq, after_ns: s.after_first_ns},
+            s.seq
+        ) FILTER (
+            WHERE s.app_reserved_bytes IS NOT NULL AND s.known_bytes IS NOT NULL AND s.after_first_ns <= 100_000_000
+        ) AS early,
         coalesce(
             arg_max(s.device_used_bytes, s.seq) FILTER (WHERE s.time_ns <= f.at_ns),
             arg_min(s.device_used_bytes, s.seq)
@@ -115,7 +123,9 @@ SELECT
     process.seq AS sampled_seq,
     process.app AS app_reserved_bytes,
     process.known AS known_bytes,
-    runtime_bytes,
+    early.bytes AS early_bytes,
+    early.seq AS early_seq,
+    early.after_ns AS early_after_ns,
     device_used_bytes,
     device_total_bytes
 FROM chosen
