@@ -658,7 +658,8 @@ COMPONENT_SAMPLE: Final = Table(
         ),
         _bytes("reserved_bytes", "What it held from the device; pinned_host from the host."),
         _bytes(
-            "active_bytes", "Of that in use, or waiting for another stream; NULL where it is not reported."
+            "active_bytes",
+            "Of that in use, or waiting for another stream; NULL where torch miscounts it (before 2.13).",
         ),
         _int("seq", "Position in the rank's log; NULL in an imported recording."),
     ),

@@ -194,6 +194,7 @@ def compare(
                 continue  # never touched in the window: the oracle does not know it
         versions = [each for each in sorted(made[key]) if each[0] > 0 and each[1] < stop]
         first_one = next((each for each in made[key] if each[0] == 0), None)
+        is_unseen = allocation_id >= first and first_one is None
         if first_one is None:  # made by nothing that the oracle sees: for the engine, where it alone writes
             writers = {each[3] for each in made[key]}
             first_one = (0, start, "", "engine" if writers == {"engine"} else "")
@@ -207,14 +208,19 @@ def compare(
                     ours=life.at(int(clock[np.searchsorted(clock[:, 1], since, side="right") - 1, 0])),
                     operator=row["operator"] or "", phase=row["phase"] or "", maker=maker,
                     freed_in=freed_in.get(freed, ""),
-                    fault=_fault(key, theirs, within, witnesses[key, theirs], (start, stop)),
+                    fault=_fault(key, theirs, within, witnesses[key, theirs], (start, stop), is_unseen),
                 )
             )  # fmt: skip
     return agreement
 
 
 def _fault(
-    key: int, theirs: Category, within: str, witnesses: list[int | None], life: tuple[int, int]
+    key: int,
+    theirs: Category,
+    within: str,
+    witnesses: list[int | None],
+    life: tuple[int, int],
+    is_unseen: bool,
 ) -> str:
     """Why the oracle cannot be right about this piece; told from its own evidence, never from our answer.
 
@@ -222,9 +228,12 @@ def _fault(
         within: where its tree has the node that made this version.
         witnesses: when modules and optimizers with this storage were called, None for AccumulateGrad.
         life: the block's, in the window.
+        is_unseen: the block was made in the window, and by no node of the graph.
     """
     if key == -1:
         return "no tensor"  # no operator took it as an argument, so it is in no node of the oracle's graph
+    if theirs is Category.INPUT and is_unseen:
+        return "only read"  # an operator's further result, as cuDNN's reserve of an RNN: a node only read it
     if within == "engine" and theirs is Category.UNKNOWN:
         return "engine"  # autograd's sums of gradients lie beside the nodes, in no BACKWARD_FUNCTION scope
     if theirs is Category.PARAMETER and not witnesses:

@@ -8,7 +8,7 @@ import duckdb
 
 from allocated_logs import DEVICE, AllocatorLog
 from allocator_oracle import MIB, Oracle
-from constructed import store_logs, store_rows
+from constructed import SECOND_NS, store_logs, store_rows
 
 CAPACITY = 640 * MIB
 OTHERS = 120 * MIB
@@ -60,7 +60,7 @@ def store(
         seq = own.ooms[0]["seq"]
         own.samples.append(
             {name: own.ooms[0][name] for name in ("session_id", "attempt", "rank", "device")}
-            | {"seq": seq, "time_ns": own.ooms[0]["time_ns"], "app_reserved_bytes": held}
+            | {"seq": seq, "time_ns": own.ooms[0]["time_ns"] + SECOND_NS, "app_reserved_bytes": held}
         )
     for event in own.events:
         event["reserved_bytes"] = log.oracle.reserved

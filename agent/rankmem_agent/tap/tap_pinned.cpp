@@ -14,6 +14,9 @@
 #if __has_include(<ATen/core/CachingHostAllocator.h>)
 #include <ATen/core/CachingHostAllocator.h>
 #endif
+#if __has_include(<c10/core/AllocatorConfig.h>)
+#include <c10/core/AllocatorConfig.h>
+#endif
 #include <c10/core/DeviceType.h>
 
 #include <cerrno>
@@ -25,21 +28,40 @@ struct RkmNoHostAllocator {};
 RkmNoHostAllocator* getHostAllocator(...);
 }  // namespace at
 
+namespace c10::CachingAllocator {
+class AcceleratorAllocatorConfig;
+}
+
 namespace rankmem {
 namespace {
 
 std::atomic<bool> has_held{false};  // most jobs pin nothing: no record before the first byte
+
+// Before 2.13 a block that waited for a stream is not taken off the bytes in use when it is done: process_events()
+// subtracts its own argument, -1, for the block's size. Nothing else there tells the bytes, so they are unknown. The
+// setting came with the remedy.
+template <class Config>
+constexpr bool takes_off_what_waited = requires { Config::pinned_max_cached_size(); };
+
+template <class Stat>
+uint64_t in_use(const Stat& stat) {
+  if constexpr (takes_off_what_waited<c10::CachingAllocator::AcceleratorAllocatorConfig>) {
+    return static_cast<uint64_t>(stat.current);
+  } else {
+    return RKM_UNKNOWN;
+  }
+}
 
 // Names of 2.10 and newer: bytes of all blocks, and of those in use. False where `stats` has other names.
 template <class Stats>
 bool read_figures(const Stats& stats, RkmSample& sample) {
   if constexpr (requires { stats.active_bytes.current; stats.allocated_bytes.current; }) {
     sample.pinned_reserved_bytes() = static_cast<uint64_t>(stats.allocated_bytes.current);
-    sample.pinned_active_bytes() = static_cast<uint64_t>(stats.active_bytes.current);
+    sample.pinned_active_bytes() = in_use(stats.active_bytes);
     return true;
   } else if constexpr (requires { stats.reserved_bytes.current; stats.allocated_bytes.current; }) {  // 2.8, 2.9
     sample.pinned_reserved_bytes() = static_cast<uint64_t>(stats.reserved_bytes.current);
-    sample.pinned_active_bytes() = static_cast<uint64_t>(stats.allocated_bytes.current);
+    sample.pinned_active_bytes() = in_use(stats.allocated_bytes);
     return true;
   } else {
     return false;
