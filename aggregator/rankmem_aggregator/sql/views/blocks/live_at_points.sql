@@ -84,6 +84,13 @@ block AS MATERIALIZED (
     LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = r.attempt AND s.rank = r.rank
     WHERE r.freed_seq IS NOT NULL OR e.freed_seq IS NULL OR e.freed_seq > p.point_seq
 ),
+-- A list: DuckDB takes one row to be few, and hashes these, not the changes.
+alive AS (
+    SELECT list({
+        attempt: attempt, rank: rank, device: device, allocation_id: allocation_id, point_seq: point_seq
+    }) AS blocks
+    FROM block
+),
 meaning AS (
     SELECT
         c.attempt,
@@ -93,7 +100,7 @@ meaning AS (
         c.allocation_id,
         arg_max(c.category, (c.seq, c.time_ns)) AS category
     FROM category_change AS c
-    INNER JOIN block AS b USING (attempt, rank, device, allocation_id)
+    INNER JOIN (SELECT unnest(blocks, recursive := true) FROM alive) AS b USING (attempt, rank, device, allocation_id)
     WHERE c.session_id = of_session AND c.seq <= b.point_seq
     GROUP BY c.attempt, c.rank, c.device, b.point_seq, c.allocation_id
 )

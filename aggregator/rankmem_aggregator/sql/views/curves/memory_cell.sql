@@ -19,6 +19,32 @@
 --   allocated_last_bytes, active_last_bytes, reserved_last_bytes (bytes): its last known
 -- Scatter: hosts
 CREATE OR REPLACE MACRO memory_cell(of_session, of_width_s) AS TABLE
+-- By itself, or DuckDB joins every row before it asks for this bound. By the bound, which is of all ranks together, it
+-- passes over most of the file, over all of it once every rank is folded to its log's end. Where nothing is folded (an
+-- older file, a recording that has just begun) every row is read, whosever it is.
+WITH tail AS MATERIALIZED (
+    SELECT *
+    FROM memory_bucket
+    WHERE (of_session IS NULL OR session_id = of_session)
+        AND of_width_s >= 4
+        AND seq_first > (
+            SELECT
+                CASE
+                    WHEN count(*) FILTER (k.seq > -4611686018427387904) = 0 THEN -9223372036854775808
+                    ELSE coalesce(min(k.seq) FILTER (NOT k.final), 9223372036854775807)
+                END
+            FROM (
+                SELECT coalesce(t.seq, -4611686018427387904) AS seq, coalesce(t.final, false) AS final
+                FROM (
+                    SELECT session_id, attempt, rank FROM rank_info
+                    UNION ALL
+                    SELECT session_id, attempt, rank FROM ingest_progress
+                ) AS r
+                LEFT JOIN level_progress AS t USING (session_id, attempt, rank)
+                WHERE of_session IS NULL OR r.session_id = of_session
+            ) AS k
+        )
+)
 SELECT
     l.session_id,
     l.attempt,
@@ -81,30 +107,9 @@ FROM (
     FROM memory_bucket WHERE of_width_s < 4 AND (of_session IS NULL OR session_id = of_session)
     UNION ALL
     SELECT b.*
-    FROM memory_bucket AS b
+    FROM tail AS b
     LEFT JOIN level_progress AS p USING (session_id, attempt, rank)
-    WHERE (of_session IS NULL OR b.session_id = of_session)
-        AND of_width_s >= 4
-        AND b.seq_first > coalesce(p.seq, -4611686018427387904)
-        -- Again for all ranks together: most of the file is passed over, all of it once every rank is folded to its log's end.
-        -- Where nothing is folded (an older file, a recording that has just begun) every row is read, whosever it is.
-        AND b.seq_first > (
-            SELECT
-                CASE
-                    WHEN count(*) FILTER (k.seq > -4611686018427387904) = 0 THEN -9223372036854775808
-                    ELSE coalesce(min(k.seq) FILTER (NOT k.final), 9223372036854775807)
-                END
-            FROM (
-                SELECT coalesce(t.seq, -4611686018427387904) AS seq, coalesce(t.final, false) AS final
-                FROM (
-                    SELECT session_id, attempt, rank FROM rank_info
-                    UNION ALL
-                    SELECT session_id, attempt, rank FROM ingest_progress
-                ) AS r
-                LEFT JOIN level_progress AS t USING (session_id, attempt, rank)
-                WHERE of_session IS NULL OR r.session_id = of_session
-            ) AS k
-        )
+    WHERE b.seq_first > coalesce(p.seq, -4611686018427387904)
 ) AS b;
 
 COMMENT ON MACRO TABLE memory_cell IS 'Highest, lowest and last of every device in cells of time: memory_level, and of memory_bucket what is not in it yet.';
