@@ -14,6 +14,7 @@ import pytest
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.tap.snapshot_blocks import Figures
 from rankmem_agent.tap.snapshot_drain import SnapshotDrain
 from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME, DeviceSnapshot, baseline, parse, replay
 from rankmem_imports.files.plain_pickle import load_plain
@@ -121,6 +122,9 @@ class Playback:
     def pinned_bytes(self) -> tuple[int, int] | None:
         return None
 
+    def peaks(self, device_index: int) -> Figures:
+        return Figures()
+
     def look(self) -> dict[str, Any]:
         new = self.raw["device_traces"][0][self.shown : self.shown + self.chunk]
         self.shown += len(new)
@@ -139,7 +143,8 @@ class Playback:
                 "stream": block.stream, "allocated_size": 0, "active_size": 0,
                 "blocks": [
                     {
-                        "size": block.requested_bytes, "requested_size": block.requested_bytes,
+                        "address": block.address, "size": block.requested_bytes,
+                        "requested_size": block.requested_bytes,
                         "state": "active_awaiting_free" if block.awaiting_free else "active_allocated",
                     }
                 ],

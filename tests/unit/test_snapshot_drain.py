@@ -256,7 +256,7 @@ def test_pinned_memory_is_sampled_at_each_drain_from_its_first_byte_on(
     ]
 
 
-def test_a_drain_comes_at_half_a_ring_or_after_some_seconds_and_not_before(
+def test_a_drain_comes_at_a_quarter_of_a_ring_or_after_some_seconds_and_not_before(
     history: FakeHistory, drain: SnapshotDrain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = [100.0]
@@ -268,12 +268,16 @@ def test_a_drain_comes_at_half_a_ring_or_after_some_seconds_and_not_before(
     seconds[0] += snapshot_drain.DRAIN_INTERVAL_S
     drain.set_module(1)
     assert history.looks == 2
-    history.allocated += snapshot_ring.RING_ENTRIES // 6
+    history.allocated += snapshot_ring.RING_ENTRIES // 12
     drain.record(Kind.STEP)
     assert history.looks == 2
     history.allocated += 2
     drain.record(Kind.STEP)
     assert history.looks == 3
+    history.allocated += snapshot_ring.DRAIN_ENTRIES // 3 + 1
+    for _ in range(snapshot_drain.MODULE_CALLS):
+        drain.set_module(1)
+    assert history.looks == 4, "a long step drains between its modules"
     drain.close()
 
 
