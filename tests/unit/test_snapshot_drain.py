@@ -6,6 +6,7 @@ The oracle is the fake allocator's own list of what happened.
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -288,6 +289,29 @@ def test_the_place_in_a_ring_is_found_by_more_than_the_last_entry() -> None:
     assert cursor.advance(trace) == (trace, False)
     new, lost = cursor.advance([*trace[1:], {**entry, "addr": 4}, {**entry, "addr": 4}])
     assert ([e["addr"] for e in new], lost) == ([4, 4], False)
+
+
+@pytest.mark.parametrize(
+    "shifts_us",
+    [[0] * 50 + [1] + [0] * 30 + [-1], [40], [-40], [2_000_000]],
+    ids=["a microsecond here and there", "all forward", "all back", "the clock was set"],
+)
+@pytest.mark.parametrize("ring_entries", [200, 10_000])
+def test_the_place_in_a_ring_is_found_though_a_look_computes_the_times_anew(
+    shifts_us: list[int], ring_entries: int, tmp_path: Path
+) -> None:
+    history = FakeHistory(ring_entries=ring_entries, tick_us=3)
+    drain = SnapshotDrain(history, PythonSpoolWriter(tmp_path / "spool", BUDGET_BYTES), lambda _: None)
+    drain.attach()
+    for number in range(300):
+        history.alloc(0x1000 + 512 * (number % 7), 64)  # steps look alike
+        history.free(0x1000 + 512 * (number % 7))
+        if number % 40 == 39:
+            history.shifts_us = itertools.cycle(shifts_us)
+            drain.drain()
+    drain.close()
+    assert not log_of(tmp_path / "spool", Kind.LOST)
+    assert events(tmp_path / "spool") == expected(history.happened[0])
 
 
 def fake_torch(record: Any, backend: str = "native") -> Any:

@@ -5,13 +5,13 @@ events of one device in order, and what a look lists as held. Goes out: by how m
 its request rounded up to 512 bytes, and whether all of it agrees with the allocator. Pure, standard library
 only.
 
-The rule: a request is rounded up to 512 bytes and cut off the free range that begins at its address. Blocks
-of more than 1 MiB keep what is left of the range if that is at most 1 MiB, or if they are not below
-``max_split_size``; all others, and those of expandable segments, are cut exactly. A free range ends where the
-next block that is not free begins, or the segment.
+The rule: a request is rounded up to 512 bytes, or as ``roundup_power2_divisions`` says, and cut off the free
+range that begins at its address. Blocks of more than 1 MiB keep what is left of the range if that is at most
+1 MiB, or if they are not below ``max_split_size``; all others, and those of expandable segments, are cut
+exactly. A free range ends where the next block that is not free begins, or the segment.
 
 Source: ``round_size``, ``should_split`` and ``try_merge_blocks`` in c10/cuda/CUDACachingAllocator.cpp (2.6 to
-2.13). With other settings, or an allocator with another rule, it does not agree, and nothing is claimed.
+2.13). An allocator with another rule does not agree, and nothing is claimed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class BlockSizes:
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
         self._max_split_bytes = _U64_MASK
-        self._rounds_otherwise = False
+        self._divisions: list[int] = []
         self._fits = True
         self._now = [0, 0, 0]
         self._top = [0, 0, 0]
@@ -102,11 +102,12 @@ class BlockSizes:
         """Takes the allocator's settings, as a snapshot has them, for the events that follow."""
         self._max_split_bytes = int(settings.get("max_split_size", -1)) & _U64_MASK
         divisions = settings.get("roundup_power2_divisions") or {}
-        self._rounds_otherwise = any(int(number) > 1 for number in divisions.values())
+        numbers = [int(number) for number in divisions.values()]
+        self._divisions = numbers if max(numbers, default=0) > 1 else []
 
     def begin(self) -> None:
         """Events of another look follow: what they reach counts from here."""
-        self._fits = not self._rounds_otherwise
+        self._fits = True
         self._top = list(self._now)
 
     def move(self, action: Action, address: int, size_bytes: int) -> int:
@@ -114,7 +115,8 @@ class BlockSizes:
         now = self._now
         rounded = -(-size_bytes // ROUND_BYTES) * ROUND_BYTES or ROUND_BYTES
         if action is Action.ALLOC:
-            block_bytes = rounded if rounded <= SMALL_BYTES_MAX else self._cut(address, rounded)
+            asked = self._by_divisions(size_bytes, rounded) if self._divisions else rounded
+            block_bytes = asked if asked <= SMALL_BYTES_MAX else self._cut(address, asked)
             self._fits &= address not in self._sizes
             self._sizes[address] = block_bytes
             now[0] += block_bytes
@@ -165,6 +167,15 @@ class BlockSizes:
         self._large = sorted(address for address, size in held.sizes.items() if size > SMALL_BYTES_MAX)
         self._ends, self._starts = dict(held.segments), sorted(held.segments)
         self._now = [held.figures.allocated, held.figures.active, held.figures.requested]
+
+    def _by_divisions(self, size_bytes: int, rounded: int) -> int:
+        """Rounded up to a part of the power of two below it: how many parts depends on its MiB."""
+        power = size_bytes.bit_length() - 1
+        parts = self._divisions[min(max(power - 20, 0), len(self._divisions) - 1)]
+        if parts <= 1 or size_bytes <= ROUND_BYTES * parts:
+            return rounded
+        step = (1 << power) >> (parts.bit_length() - 1)
+        return -(-size_bytes // step) * step
 
     def _cut(self, address: int, rounded: int) -> int:
         """The bytes of a block of more than 1 MiB."""

@@ -120,11 +120,11 @@ class DeviceRecords:
         events = events_of(entries)
         state = baseline(replace(device_of(self._index, look.segments), events=events))
         records = self._older(state, time_ns)
+        if not state.blocks:
+            records.append(self._figures(Kind.COUNTERS, time_ns, Figures()))
         if not state.segments:  # all that ever happened follows
-            nothing = Figures()
-            self._peaks = nothing
-            records.append(self._figures(Kind.COUNTERS, time_ns, nothing))
-            records.append(self._figures(Kind.PEAKS, time_ns, nothing))
+            self._peaks = Figures()
+            records.append(self._figures(Kind.PEAKS, time_ns, self._peaks))
         elif not events:
             self._blocks.adopt(held)
         return records

@@ -171,9 +171,12 @@ class RingCursor:
         for at in range(min(self._length, len(trace)), 0, -1):
             if trace[at - 1].get("addr") != last[1] or trace[at - 1]["size"] != last[2]:
                 continue  # a look compares thousands
-            shift_us = self._shift_us(trace, at)
             has_mark = at < len(trace) and trace[at]["action"] == "snapshot"
-            if shift_us is None or (shift_us > SHIFT_US_MAX and not has_mark):
+            moved_us = (trace[at - 1].get("time_us") or 0) - (last[-1] or 0)
+            if abs(moved_us) > SHIFT_US_MAX and not has_mark:
+                continue
+            shift_us = self._shift_us(trace, at)
+            if shift_us is None:
                 continue
             rank = (-min(at, len(self._tail)), shift_us > JITTER_US, not has_mark, shift_us)
             if best is None or rank < best[1]:

@@ -12,6 +12,7 @@ what the ROUNDING before it says.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -256,9 +257,12 @@ def _rounded_change(points: Points, place: int) -> Array:
 
 def _moved(carried: Array, change: Array, counters: Array) -> Array:
     """The figures of the last COUNTERS, moved by what changed after it; ABSENT where those are."""
-    course = np.cumsum(np.where(counters, 0, change))
-    since = course - _carried_on(course, counters, 0)
-    moved: Array = np.where(carried == ABSENT, ABSENT, np.maximum(carried + since, 0))
+    moved = np.full(len(carried), ABSENT)
+    begins = np.flatnonzero(counters | (np.arange(len(counters)) == 0)).tolist()
+    for begin, end in itertools.pairwise([*begins, len(counters)]):
+        if carried[begin] != ABSENT:
+            since = np.where(counters[begin:end], 0, change[begin:end])
+            moved[begin:end] = _held(int(carried[begin]), since)
     return moved
 
 
