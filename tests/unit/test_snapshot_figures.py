@@ -167,6 +167,24 @@ def test_blocks_older_than_a_history_that_the_program_records_are_known_from_the
     assert unknown_parts(rows)
 
 
+def test_the_peak_of_a_program_whose_first_events_were_lost_is_the_one_the_allocator_tells(
+    history: FakeHistory, drain: SnapshotDrain, tmp_path: Path
+) -> None:
+    history.ring_entries = 20
+    drain.attach()
+    history.segment_alloc(SEGMENT, 20 * MIB)
+    history.alloc(SEGMENT, 8 * MIB)
+    history.free(SEGMENT)
+    for _ in range(20):
+        history.alloc(SEGMENT, 2 * MIB)
+        history.free(SEGMENT)
+    drain.close()
+    rows = rows_of_spool(tmp_path / "spool")
+    assert set(told(rows)) == {(None, None)}
+    assert peaks(rows) == (8 * MIB, 8 * MIB)
+    assert sorted(row["why"] for row in rows["gap"]) == ["hooks_off", "ring_overwritten"]
+
+
 def test_after_events_were_lost_the_bytes_are_known_again_at_the_next_look(
     history: FakeHistory, drain: SnapshotDrain, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ MODULE_CALLS: Final = 64
 LOSSES: Final = (
     "no compiler was found, so CUDA is recorded through PyTorch's memory history: no operator names, calls, "
     "threads or autograd links; steps and phases by time only; no events from the last seconds if the "
-    "process is killed; about 14 us an event (try: install g++ or clang++)"
+    "process is killed; about 15 us an event, in pauses of some 0.1 s (try: install g++ or clang++)"
 )
 BY_HISTORY: Final = "recorded through PyTorch's memory history, as no compiler was found"
 

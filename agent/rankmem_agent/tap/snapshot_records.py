@@ -84,6 +84,8 @@ class DeviceRecords:
         self._blocks = BlockSizes()
         self._peaks: Figures | None = None
         self._was_exact = True
+        self._was_unused = False
+        """A look has shown it before its first segment was made."""
         self.is_described = False
         """Whether it is used: whether it has records."""
 
@@ -91,7 +93,8 @@ class DeviceRecords:
         """At first its facts and what was alive, then the new events, then the allocator's own figures."""
         entries, lost = self._cursor.advance(look.trace)
         if not entries and not lost and not look.segments:
-            return []  # a device that the rank does not use
+            self._was_unused = True
+            return []
         held = held_in(look.segments)
         first_ns = self._time_ns(entries[0], look) if entries else time.monotonic_ns()
         records: list[Timed] = [] if self.is_described else self._first(look, entries, held, first_ns)
@@ -120,9 +123,9 @@ class DeviceRecords:
         events = events_of(entries)
         state = baseline(replace(device_of(self._index, look.segments), events=events))
         records = self._older(state, time_ns)
-        if not state.blocks:
+        if not state.blocks or self._was_unused:
             records.append(self._figures(Kind.COUNTERS, time_ns, Figures()))
-        if not state.segments:  # all that ever happened follows
+        if not state.segments or self._was_unused:  # all that ever happened follows
             self._peaks = Figures()
             records.append(self._figures(Kind.PEAKS, time_ns, self._peaks))
         elif not events:
