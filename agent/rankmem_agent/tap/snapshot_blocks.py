@@ -24,7 +24,8 @@ from typing import Any, Final, NamedTuple
 from rankmem_agent.spool.layout import Action
 
 ROUND_BYTES: Final = 512
-SMALL_BYTES_MAX: Final = 1 << 20
+SMALL_POOL_BYTES: Final = 1 << 20
+"""Blocks up to here lie in segments of their own, and are always cut exactly."""
 _U64_MASK: Final = 2**64 - 1
 
 
@@ -116,7 +117,7 @@ class BlockSizes:
         rounded = -(-size_bytes // ROUND_BYTES) * ROUND_BYTES or ROUND_BYTES
         if action is Action.ALLOC:
             asked = self._by_divisions(size_bytes, rounded) if self._divisions else rounded
-            block_bytes = asked if asked <= SMALL_BYTES_MAX else self._cut(address, asked)
+            block_bytes = asked if asked <= SMALL_POOL_BYTES else self._cut(address, asked)
             self._fits &= address not in self._sizes
             self._sizes[address] = block_bytes
             now[0] += block_bytes
@@ -134,7 +135,7 @@ class BlockSizes:
             now[1] -= block_bytes
             now[2] -= size_bytes
             self._awaiting.discard(address)
-            if block_bytes > SMALL_BYTES_MAX:
+            if block_bytes > SMALL_POOL_BYTES:
                 del self._large[bisect_left(self._large, address)]
         else:
             self._move_segment(action, address, size_bytes)
@@ -164,7 +165,7 @@ class BlockSizes:
     def adopt(self, held: Held) -> None:
         """Goes on from what the look lists."""
         self._sizes, self._awaiting = dict(held.sizes), set(held.awaiting)
-        self._large = sorted(address for address, size in held.sizes.items() if size > SMALL_BYTES_MAX)
+        self._large = sorted(address for address, size in held.sizes.items() if size > SMALL_POOL_BYTES)
         self._ends, self._starts = dict(held.segments), sorted(held.segments)
         self._now = [held.figures.allocated, held.figures.active, held.figures.requested]
 
@@ -187,7 +188,7 @@ class BlockSizes:
         if address >= end:
             return rounded  # of an expandable segment
         left = min(end, following) - address - rounded
-        is_split = left > SMALL_BYTES_MAX and rounded < self._max_split_bytes
+        is_split = left > SMALL_POOL_BYTES and rounded < self._max_split_bytes
         return rounded if is_split else rounded + left
 
     def _move_segment(self, action: Action, address: int, size_bytes: int) -> None:

@@ -29,7 +29,7 @@ TAIL_ENTRIES: Final = 64
 JITTER_US: Final = 2
 """A look computes times out of ticks and the clock of its instant: of ten thousand entries one has moved by a
 microsecond at the next look (2.11, measured)."""
-SHIFT_US_MAX: Final = 1_000
+SHIFT_US: Final = 1_000
 """All move together where the clock is being corrected: by up to 500 ppm of the time between two looks."""
 
 _Key = tuple[Any, ...]
@@ -173,7 +173,7 @@ class RingCursor:
                 continue  # a look compares thousands
             has_mark = at < len(trace) and trace[at]["action"] == "snapshot"
             moved_us = (trace[at - 1].get("time_us") or 0) - (last[-1] or 0)
-            if abs(moved_us) > SHIFT_US_MAX and not has_mark:
+            if abs(moved_us) > SHIFT_US and not has_mark:
                 continue
             shift_us = self._shift_us(trace, at)
             if shift_us is None:
@@ -187,7 +187,7 @@ class RingCursor:
 
     def _shift_us(self, trace: Sequence[dict[str, Any]], at: int) -> int | None:
         """How far the times of the tail have moved if it ends at this place; None if it does not."""
-        shifts = []
+        shifts: list[int] = []
         for back in range(1, min(at, len(self._tail)) + 1):
             *what, was_us = self._tail[-back]
             *found, is_us = _key(trace[at - back])
