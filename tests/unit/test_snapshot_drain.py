@@ -282,6 +282,35 @@ def test_a_drain_comes_at_a_quarter_of_a_ring_or_after_some_seconds_and_not_befo
     drain.close()
 
 
+def test_a_history_that_the_program_keeps_without_a_bound_is_read_more_seldom_as_it_grows(
+    history: FakeHistory, drain: SnapshotDrain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [100.0]
+    fake = SimpleNamespace(monotonic=lambda: seconds[0], monotonic_ns=lambda: 1, time_ns=lambda: 1)
+    monkeypatch.setattr(snapshot_drain, "time", fake)
+    monkeypatch.setattr(snapshot_drain, "DRAIN_ENTRIES", 30)
+    history.between = lambda: seconds.__setitem__(0, seconds[0] + 2.0)  # how long a look takes
+    history.recording = True
+    for number in range(400):
+        history.alloc(0x1000 * (number + 1), 10)
+    drain.attach()
+    seconds[0] += 30.0
+    history.alloc(0x2, 10)
+    drain.record(Kind.STEP)
+    assert history.looks == 1, "a twentieth of the time"
+    history.allocated += 32
+    drain.record(Kind.STEP)
+    assert history.looks == 1, "a quarter of the ring"
+    history.allocated += 2
+    drain.record(Kind.STEP)
+    assert history.looks == 2
+    seconds[0] += 41.0
+    history.alloc(0x3, 10)
+    drain.record(Kind.STEP)
+    assert history.looks == 3
+    drain.close()
+
+
 def test_the_place_in_a_ring_is_found_by_more_than_the_last_entry() -> None:
     cursor = RingCursor()
     entry = {"action": "alloc", "addr": 1, "size": 2, "stream": 0, "time_us": 5}

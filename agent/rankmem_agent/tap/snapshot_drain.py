@@ -31,6 +31,9 @@ from rankmem_agent.tap.snapshot_ring import DRAIN_ENTRIES, History
 
 DRAIN_INTERVAL_S: Final = 5.0
 """A drain is due after so long, if something was allocated: what a kill may lose."""
+DRAIN_SHARE: Final = 20
+"""Times as long as the last drain took, at least: if a program keeps a history without a bound, each look
+takes longer, and no more than a twentieth of its time may go there."""
 BUSY_ALLOCATIONS: Final = 500
 """With less a process does nothing with tensors to speak of: half of the tap's ``BUSY_RECORDS``."""
 EVENTS_PER_ALLOCATION: Final = 3
@@ -66,6 +69,8 @@ class SnapshotDrain:
         self._course: list[tuple[int, int, int]] = [(0, 0, int(Phase.OTHER))]
         self._drained_s = time.monotonic()
         self._drained_allocations = 0
+        self._interval_s = DRAIN_INTERVAL_S
+        self._due_entries = DRAIN_ENTRIES
         self._on = False
         self._when_busy: Callable[[], None] | None = None
         self._busy_s = 0.0
@@ -102,11 +107,14 @@ class SnapshotDrain:
             self._pending = []
             self._writer.record(Kind.CLOCK, time_ns=now_ns, realtime_ns=realtime_ns)
             del self._course[:-1]
+            took_s = time.monotonic() - self._drained_s
+            self._interval_s = max(DRAIN_INTERVAL_S, DRAIN_SHARE * took_s)
 
     def _looked(self, to_monotonic_ns: int) -> list[Timed]:
         """The records of all devices since the last look."""
         raw = self._history.look()
         records: list[Timed] = []
+        self._due_entries = max([DRAIN_ENTRIES, *(len(trace) // 4 for trace in raw["device_traces"])])
         for index, trace in enumerate(raw["device_traces"]):
             device = self._devices.get(index)
             if device is None:
@@ -133,15 +141,18 @@ class SnapshotDrain:
         self._when_busy, self._busy_s = callback, time.monotonic() + after_s
 
     def drain_if_due(self) -> None:
-        """Drain if DRAIN_ENTRIES may be new, or after DRAIN_INTERVAL_S; else nothing. For step ends."""
+        """Drain if a quarter of the ring may be new, or after some seconds; else nothing. For step ends."""
         if not self._on:
             return
         self._call_if_busy()
         made = self._history.allocations() - self._drained_allocations
-        is_late = time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S and bool(made or self._pending)
-        is_full = max(made * EVENTS_PER_ALLOCATION, len(self._pending)) >= DRAIN_ENTRIES
+        is_late = self._is_late() and bool(made or self._pending)
+        is_full = max(made * EVENTS_PER_ALLOCATION, len(self._pending)) >= self._due_entries
         if is_late or is_full:
             self.drain()
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._drained_s >= self._interval_s
 
     def _call_if_busy(self) -> None:
         callback = self._when_busy
@@ -200,8 +211,7 @@ class SnapshotDrain:
     def set_module(self, module_string_id: int) -> None:
         """Events carry no module here; a long step, or a program without steps, drains from here."""
         self._module_calls += 1
-        is_due = self._module_calls % MODULE_CALLS == 0
-        if is_due or time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S:
+        if self._module_calls % MODULE_CALLS == 0 or self._is_late():
             self.drain_if_due()
 
     def tag(

@@ -23,7 +23,8 @@ from rankmem_protos.errors import Code, RankmemError
 RING_ENTRIES: Final = 32_768
 """Entries that the allocator keeps. A look costs some 1.3 us for each, whatever is new."""
 DRAIN_ENTRIES: Final = RING_ENTRIES // 4
-"""New entries at which they are read: 20,000 more, between two calls of modules or step ends, still fit."""
+"""New entries at which they are read, or a quarter of a longer ring of the program's: 20,000 more, between
+two calls of modules or step ends, still fit."""
 TAIL_ENTRIES: Final = 64
 """Entries compared to find the place again: times may tie, but no loop repeats so many within their ties."""
 JITTER_US: Final = 2
