@@ -57,7 +57,7 @@ def unknown_parts(rows: Rows) -> list[str]:
 
 @examples(0.6)
 @given(
-    steps=st.lists(st.sampled_from(["alloc", "alloc", "free", "request", "drain", "reset"]), max_size=60),
+    steps=st.lists(st.sampled_from(["alloc", "alloc", "free", "request", "drain"]), max_size=60),
     at_once=st.integers(1, 40),
 )
 def test_every_event_has_the_allocators_bytes_whenever_the_history_is_drained(
@@ -74,8 +74,6 @@ def test_every_event_has_the_allocators_bytes_whenever_the_history_is_drained(
             history.free(in_use[0])
         elif step == "request" and in_use:
             history.free_requested(in_use[-1])
-        elif step == "reset":
-            history.reset_peaks()
         else:
             drain.drain()
     drain.close()
@@ -84,6 +82,44 @@ def test_every_event_has_the_allocators_bytes_whenever_the_history_is_drained(
     if history.held[0]:
         assert peaks(rows) == tuple(map(max, zip(*history.held[0], strict=True)))
     assert not unknown_parts(rows)
+
+
+@examples(0.4)
+@given(steps=st.lists(st.sampled_from(["alloc", "free", "drain", "made", "freed", "reset"]), max_size=40))
+def test_what_other_threads_do_during_a_look_makes_bytes_unknown_and_never_wrong(
+    steps: list[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    history, folder = FakeHistory(), tmp_path_factory.mktemp("drain") / "spool"
+    drain = drain_of(history, folder)
+    drain.attach()
+    for number, step in enumerate(steps):
+        address = 0x1000 * (number + 1)
+        oldest = next(iter(history.live[0]), None)
+        if step == "made":
+            history.between = lambda address=address: history.alloc(address, 700)
+        elif step == "freed" and oldest is not None:
+            history.between = lambda oldest=oldest: history.free(oldest)
+        elif step == "alloc":
+            history.alloc(address, 3000)
+        elif step == "reset":
+            history.reset_peaks()
+        elif step == "free" and oldest is not None:
+            history.free(oldest)
+        if step in ("drain", "made", "freed"):
+            drain.drain()
+    for _ in range(2):
+        drain.drain()
+    history.alloc(0x9000_0000, 100)
+    drain.close()
+    rows = rows_of_spool(folder)
+    for seen, held in zip(told(rows), history.held[0], strict=True):
+        assert seen in (held, (None, None))
+    assert told(rows)[-1] == history.held[0][-1]
+    top = tuple(map(max, zip(*history.held[0], strict=True)))
+    if "reset" in steps:
+        assert all(known <= true for known, true in zip(peaks(rows), top, strict=True))
+    else:
+        assert peaks(rows) == top
 
 
 def test_the_highest_bytes_between_two_drains_are_the_peak(
@@ -97,6 +133,22 @@ def test_the_highest_bytes_between_two_drains_are_the_peak(
     rows = rows_of_spool(tmp_path / "spool")
     assert peaks(rows) == (512 + 5120, 512 + 5120)
     assert told(rows) == history.held[0]
+
+
+def test_peaks_that_the_program_resets_leave_nothing_unknown(
+    history: FakeHistory, drain: SnapshotDrain, tmp_path: Path
+) -> None:
+    drain.attach()
+    for number in range(6):
+        history.alloc(0x1000, 5000 - 100 * number)
+        history.free(0x1000)
+        history.reset_peaks()
+        if number % 2:
+            drain.drain()
+    drain.close()
+    rows = rows_of_spool(tmp_path / "spool")
+    assert told(rows) == history.held[0]
+    assert peaks(rows) == (5120, 5120)
 
 
 def test_a_block_that_keeps_the_rest_of_its_range_counts_whole(

@@ -24,8 +24,10 @@ from rankmem_ship.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_ship.pairing.state import ABSENT, Array, rows_at
 from rankmem_ship.spool_reader.segments import named
 
-_IS_POINT: Final = np.zeros(256, np.bool_)
-_IS_POINT[[Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.ROUNDING]] = True
+_HAS_FIGURES: Final = np.zeros(256, np.bool_)
+_HAS_FIGURES[[Kind.COUNTERS, Kind.PEAKS, Kind.ROUNDING]] = True
+_IS_POINT: Final = _HAS_FIGURES.copy()
+_IS_POINT[[Kind.EVENT, Kind.PREEXISTING]] = True
 _ROUND_BYTES: Final = 512
 
 
@@ -118,7 +120,7 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
 
 
 def _figures(own: Array, kind: Array) -> Array:
-    if not np.isin(kind, (Kind.COUNTERS, Kind.PEAKS, Kind.ROUNDING)).any():  # never on CPU
+    if not _HAS_FIGURES[kind].any():  # never on CPU
         return np.broadcast_to(np.zeros(4, np.int64), (len(own), 4))
     figures = named(own, Kind.COUNTERS)
     columns = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
