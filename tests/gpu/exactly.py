@@ -99,6 +99,22 @@ def judge_end(rows: Sequence[Sequence[Any]], told: dict[str, Any]) -> list[Found
     ]
 
 
+def judge_course(rows: Sequence[Sequence[Any]], told: dict[str, Any]) -> Found:
+    """Requested, allocated and active bytes after as many allocations and frees as the training had made at
+    each step's end."""
+    wanted = {(made, freed): tuple(figures) for made, freed, *figures in told["figures"]}
+    made = freed = 0
+    reached: dict[tuple[int, int], tuple[int | None, ...]] = {}
+    for action, *_, requested, allocated, _reserved, active in rows:
+        made += action == "alloc"
+        freed += action == "free_requested"
+        reached[made, freed] = (requested, allocated, active)
+    differ = [(step, reached.get(at), bytes_) for step, (at, bytes_) in enumerate(wanted.items())]
+    differ = [each for each in differ if each[1] != each[2]]
+    text = f"{len(wanted) - len(differ)} of {len(wanted)} equal" + (f"; {differ[:2]}" if differ else "")
+    return Found(what="bytes at the end of each step", ok=bool(wanted) and not differ, measured=text)
+
+
 def judge_streams(rows: Sequence[Sequence[Any]]) -> list[Found]:
     """Frees that waited for another stream: requested, and completed only later."""
     events = ours(rows)

@@ -11,7 +11,7 @@ from typing import Final
 from gpu import exactly
 from gpu.checks import Check, Found, Place, equal, figure
 from gpu.cost import judge_ratio
-from gpu.recorded import DEVICES, FACTS, GAPS, record, run, training
+from gpu.recorded import DEVICES, FACTS, GAPS, events_of, record, run, training
 
 
 def _drained(workload: str, *arguments: str) -> Callable[[Place], Iterator[Found]]:
@@ -19,15 +19,19 @@ def _drained(workload: str, *arguments: str) -> Callable[[Place], Iterator[Found
         nothing = place.folder / "no-taps"
         nothing.mkdir()
         env = {"CXX": "/bin/false", "RANKMEM_TAP_CACHE": str(nothing)}
-        recording = record(place, workload, workload, *arguments, env=env)
+        recording = record(place, workload, workload, "--figures", *arguments, env=env)
         with recording.queries() as queries:
             (row,) = [each for each in queries.peak().to_pylist() if each["device_type"] == "cuda"]
             devices = queries.sql(DEVICES).to_pylist()
             gaps = queries.sql(GAPS).to_pylist()
             (rank,) = queries.sql(FACTS).to_pylist()
+            events = events_of(queries, row["device"])
         sources = [each["source"] for each in devices if each["device"] == row["device"]]
         yield equal("source", sources, ["snapshot"])
         yield from exactly.judge_peaks(row, recording.told)
+        yield exactly.judge_course(events, recording.told)
+        known = sum(each[6] is not None and each[8] is not None for each in events)
+        yield equal("events with allocated and active bytes", known, len(events))
         yield figure("gaps", gaps)
         yield figure("lost and unexplained", [rank["events_lost"], rank["unexplained_bytes"]])
         yield figure("said", [line for line in recording.stderr.splitlines() if "rankmem" in line][:8])

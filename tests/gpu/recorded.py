@@ -96,7 +96,8 @@ def run(command: Sequence[str], env: Mapping[str, str] | None = None) -> subproc
 
 
 EVENTS: Final = """
-SELECT action, address, size_bytes, stream, pool, requested_bytes, allocated_bytes, reserved_bytes
+SELECT
+    action, address, size_bytes, stream, pool, requested_bytes, allocated_bytes, reserved_bytes, active_bytes
 FROM memory_event WHERE rank = $rank AND device = $device ORDER BY attempt, seq
 """
 FACTS: Final = "SELECT * FROM rank_info ORDER BY attempt, rank"

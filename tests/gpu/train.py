@@ -44,7 +44,7 @@ def main() -> None:
     if arguments.nccl:
         torch.distributed.init_process_group("nccl")
         torch.distributed.all_reduce(torch.ones(1 << 20, device="cuda"))
-    told: dict[str, Any] = {"steps_s": []}
+    told: dict[str, Any] = {"steps_s": [], "figures": []}
     try:
         step = WORKLOADS[arguments.workload](_options(arguments))
         for _ in range(arguments.steps):
@@ -53,6 +53,8 @@ def main() -> None:
             if on_gpu:
                 torch.cuda.synchronize()
             told["steps_s"].append(time.perf_counter() - began)
+            if arguments.figures:
+                told["figures"].append(_figures())
     finally:
         if on_gpu:
             told |= _said_by_torch(arguments)
@@ -79,10 +81,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--whole", action="store_true", help="the whole model, also on a CPU")
     parser.add_argument("--allowed-mib", type=int, default=0, help="of the device's memory, at most")
     parser.add_argument("--history", action="store_true", help="record the allocator's own history")
+    parser.add_argument("--figures", action="store_true", help="the allocator's figures after each step")
     parser.add_argument("--nccl", action="store_true", help="a process group of NCCL around it")
     parser.add_argument("--pickle", type=Path, help="write the snapshot there too")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
+
+
+def _figures() -> list[int]:
+    """Allocations and frees so far, and requested, allocated and active bytes now."""
+    stats = torch.cuda.memory_stats()
+    counts = [stats[f"allocation.all.{name}"] for name in ("allocated", "freed")]
+    return counts + [stats[f"{name}_bytes.all.current"] for name in ("requested", "allocated", "active")]
 
 
 def _said_by_torch(arguments: argparse.Namespace) -> dict[str, Any]:

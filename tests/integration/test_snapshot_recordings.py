@@ -14,6 +14,7 @@ import pytest
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.tap.snapshot_blocks import Figures
 from rankmem_agent.tap.snapshot_drain import SnapshotDrain
 from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME, DeviceSnapshot, baseline, parse, replay
 from rankmem_imports.files.plain_pickle import load_plain
@@ -85,7 +86,8 @@ def test_a_history_switched_on_late_is_completed_from_the_segments() -> None:
 def test_the_old_form_has_addresses_and_stacks_all_the_same() -> None:
     device = only_device("torch20_oom.pickle")
     assert [event.action for event in device.events] == [Action.SNAPSHOT]
-    assert device.allocated_bytes == 11_840_159_744 == device.events[0].size_bytes
+    in_use = sum(block.block_bytes for block in device.blocks.values() if not block.awaiting_free)
+    assert in_use == 11_840_159_744 == device.events[0].size_bytes
     assert len(device.blocks) == 460
     assert all(block.frames for block in device.blocks.values())
 
@@ -121,6 +123,9 @@ class Playback:
     def pinned_bytes(self) -> tuple[int, int] | None:
         return None
 
+    def peaks(self, device_index: int) -> Figures:
+        return Figures()
+
     def look(self) -> dict[str, Any]:
         new = self.raw["device_traces"][0][self.shown : self.shown + self.chunk]
         self.shown += len(new)
@@ -139,7 +144,8 @@ class Playback:
                 "stream": block.stream, "allocated_size": 0, "active_size": 0,
                 "blocks": [
                     {
-                        "size": block.requested_bytes, "requested_size": block.requested_bytes,
+                        "address": block.address, "size": block.requested_bytes,
+                        "requested_size": block.requested_bytes,
                         "state": "active_awaiting_free" if block.awaiting_free else "active_allocated",
                     }
                 ],

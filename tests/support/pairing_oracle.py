@@ -33,7 +33,9 @@ class Oracle:
     """(seq, device, time, requested) after every point."""
     requested: dict[str, int] = field(default_factory=dict)
     reserved: dict[str, int] = field(default_factory=dict)
-    figures: dict[str, tuple[int, int]] = field(default_factory=dict)
+    figures: dict[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    moving: set[str] = field(default_factory=set)
+    """Devices whose events change the figures."""
     alive: dict[tuple[str, int], int] = field(default_factory=dict)
     num_older: int = 0
     open_markers: dict[int, list[int]] = field(default_factory=dict)
@@ -52,7 +54,10 @@ class Oracle:
         elif kind == Kind.PREEXISTING:
             self._older(seq, record)
         elif kind == Kind.COUNTERS:
-            self.figures[device_of(record)] = (record["a"], record["b"])
+            self.figures[device_of(record)] = (None if record["a"] == UNKNOWN else record["a"], record["b"])
+            (self.moving.add if record["e"] else self.moving.discard)(device_of(record))
+        elif kind == Kind.ROUNDING:
+            self._move(device_of(record), record["a"], record["b"] - (record["b"] >> 63 << 64))
         elif kind in (Kind.CALL_BEGIN, Kind.CALL_FORWARD, Kind.CALL_END):
             self._call(seq, record)
         elif kind in (Kind.MARKER_BEGIN, Kind.MARKER_END):
@@ -64,7 +69,7 @@ class Oracle:
             self._device(seq, device_of(record))
         elif kind == Kind.LOST:
             self.losses.append((seq, 1 if record["a"] == UNKNOWN else record["a"]))
-        if kind in (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS):
+        if kind in (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.ROUNDING):
             device = device_of(record)
             self.totals.append((seq, device, self.now_ns, self.requested.get(device, 0)))
 
@@ -89,6 +94,14 @@ class Oracle:
             call["module"] = forward["module"] or call["module"]
             call["annotation"] = call["annotation"] or forward["annotation"]
 
+    def _move(self, device: str, *changes: int) -> None:
+        if device in self.moving:
+            allocated, active = (
+                None if figure is None else max(figure + change, 0)
+                for figure, change in zip(self.figures[device], changes, strict=True)
+            )
+            self.figures[device] = (allocated, active)
+
     def _event(self, seq: int, record: Record) -> None:
         device, action, address = device_of(record), record["action"], record["a"]
         size, allocation_id = record["b"], None
@@ -103,6 +116,13 @@ class Oracle:
             self.reserved[device] = self.reserved.get(device, 0) + size
         elif action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
             self.reserved[device] = max(self.reserved.get(device, 0) - size, 0)
+        rounded = max(-(-record["b"] // 512), 1) * 512
+        if action == Action.ALLOC:
+            self._move(device, rounded, rounded)
+        elif action == Action.FREE_REQUESTED:
+            self._move(device, -rounded, 0)
+        elif action == Action.FREE_COMPLETED:
+            self._move(device, 0, -rounded)
         allocated, active = self.figures.get(device, (None, None))
         on_host = device in ("cpu", "pinned")
         self.events.append(

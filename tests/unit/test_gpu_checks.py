@@ -128,6 +128,27 @@ def test_blocks_and_segments_are_those_of_the_snapshot() -> None:
     }
 
 
+def test_bytes_at_each_steps_end_are_found_by_the_number_of_allocations_and_frees() -> None:
+    def event(action: str, *figures: int | None) -> tuple[Any, ...]:
+        requested, allocated, active = figures
+        return (action, 4096, 100, 0, None, requested, allocated, 2 << 20, active)
+
+    rows = [
+        event("alloc", 100, 512, 512),
+        event("alloc", 200, 1024, 1024),
+        event("free_requested", 200, 512, 1024),
+        event("free_completed", 100, 512, 512),
+    ]
+    told = {"figures": [[1, 0, 100, 512, 512], [2, 1, 100, 512, 512]]}
+    assert exactly.judge_course(rows, told).ok
+    assert exactly.judge_course(rows[:3], told).measured == (
+        "1 of 2 equal; [(1, (200, 512, 1024), (100, 512, 512))]"
+    )
+    unknown = [event("alloc", 100, None, None), *rows[1:]]
+    assert exactly.judge_course(unknown, told).ok is False
+    assert exactly.judge_course(rows, {"figures": []}).ok is False, "nothing compared is nothing equal"
+
+
 def test_a_free_that_waited_is_one_that_was_not_completed_at_once() -> None:
     at_once = [each for each in HISTORY if each[0] != "oom"]
     assert ok(exactly.judge_streams(stored()))["frees that waited"]

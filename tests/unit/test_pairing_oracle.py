@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from pairing_oracle import Oracle, Record
 from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind
-from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_protos.tables import BUCKET_RECORDS
 from rankmem_ship.checkpoint import load_checkpoint, save_checkpoint
 from rankmem_ship.pairing.pairing import Pairing
@@ -27,29 +26,11 @@ from rankmem_ship.spool_reader.reader import Chunk
 from rankmem_ship.spool_reader.segments import RECORD_DTYPE
 from rankmem_ship.spool_reader.string_table import StringTable
 from repetitions import examples
+from spool_log import BASE_NS, META
 from spool_synthetic import SyntheticSpool
 
-BASE_NS = 1_700_000_000_000_000_000
 DEVICES = [(DeviceType.CPU, 0), (DeviceType.CUDA, 0), (DeviceType.CUDA, 1), (DeviceType.PINNED, 0)]
 ADDRESSES = [0x1000, 0x2000, 0x3000, 2**47 + 64]
-META = SpoolMeta(
-    spool_id="0TESTSESSION-0-0-1-1",
-    session_id="0TESTSESSION",
-    attempt=0,
-    rank=0,
-    pid=1,
-    process_start_ticks=1,
-    start=0,
-    aggregator="",
-    project_root="/project",
-    monotonic_ns=0,
-    realtime_ns=BASE_NS,
-    session={},
-    rank_row={"host_uid": "h"},
-    host={"host_uid": "h"},
-)
-
-
 TEXTS = ["one", "Optimizer.step#SGD.step", "ProfilerStep#3", "two"]
 TEXTS += [json.dumps({"name": name, "dtype": "torch.float32", "shape": [3, 3]}) for name in ("w", "v")]
 TORCHS_OWN = frozenset({2, 3})
@@ -92,7 +73,15 @@ class LogMaker:
         self.records[0]["a"] = BASE_NS + self.records[0]["time_ns"]
         steps = [self._block] * 12 + [self._begin, self._end, self._end, self._forward, self._marker]
         steps += [self._begin, self._node, self._node, self._marker, self._segment, self._older]
-        steps += [self._counters, self._oom, self._step, self._lost, self._telling, self._model]
+        steps += [
+            self._counters,
+            self._rounding,
+            self._oom,
+            self._step,
+            self._lost,
+            self._telling,
+            self._model,
+        ]
         if only_calls:
             steps = [self._begin, self._begin, self._end, self._end, self._node, self._node, self._forward]
         while len(self.records) < count:
@@ -186,7 +175,13 @@ class LogMaker:
     def _counters(self, thread: int) -> None:
         figures = {name: self.rng.randrange(1000) for name in "abcd"}
         device = {"device_type": int(DeviceType.CUDA), "device_index": self.rng.randrange(2)}
-        self._add(Kind.COUNTERS, thread, call_id=self._call(thread), **figures, **device)
+        unknown = {} if self.rng.randrange(4) else {"a": UNKNOWN}
+        moves = {"e": self.rng.randrange(2)}
+        self._add(Kind.COUNTERS, thread, call_id=self._call(thread), **figures | unknown, **moves, **device)
+
+    def _rounding(self, thread: int) -> None:
+        fields = {"a": self.rng.randrange(2000), "b": -self.rng.randrange(1000) % 2**64}
+        self._add(Kind.ROUNDING, thread, **fields, **self._device())
 
     def _oom(self, thread: int) -> None:
         self._add(Kind.EVENT, thread, action=Action.OOM, a=0, b=77, d=5, **self._device())

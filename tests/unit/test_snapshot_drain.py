@@ -6,6 +6,7 @@ The oracle is the fake allocator's own list of what happened.
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -256,7 +257,7 @@ def test_pinned_memory_is_sampled_at_each_drain_from_its_first_byte_on(
     ]
 
 
-def test_a_drain_comes_at_half_a_ring_or_after_some_seconds_and_not_before(
+def test_a_drain_comes_at_a_quarter_of_a_ring_or_after_some_seconds_and_not_before(
     history: FakeHistory, drain: SnapshotDrain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = [100.0]
@@ -268,10 +269,43 @@ def test_a_drain_comes_at_half_a_ring_or_after_some_seconds_and_not_before(
     seconds[0] += snapshot_drain.DRAIN_INTERVAL_S
     drain.set_module(1)
     assert history.looks == 2
-    history.allocated += snapshot_ring.RING_ENTRIES // 6
+    history.allocated += snapshot_ring.RING_ENTRIES // 12
     drain.record(Kind.STEP)
     assert history.looks == 2
     history.allocated += 2
+    drain.record(Kind.STEP)
+    assert history.looks == 3
+    history.allocated += snapshot_ring.DRAIN_ENTRIES // 3 + 1
+    for _ in range(snapshot_drain.MODULE_CALLS):
+        drain.set_module(1)
+    assert history.looks == 4, "a long step drains between its modules"
+    drain.close()
+
+
+def test_a_history_that_the_program_keeps_without_a_bound_is_read_more_seldom_as_it_grows(
+    history: FakeHistory, drain: SnapshotDrain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [100.0]
+    fake = SimpleNamespace(monotonic=lambda: seconds[0], monotonic_ns=lambda: 1, time_ns=lambda: 1)
+    monkeypatch.setattr(snapshot_drain, "time", fake)
+    monkeypatch.setattr(snapshot_drain, "DRAIN_ENTRIES", 30)
+    history.between = lambda: seconds.__setitem__(0, seconds[0] + 2.0)  # how long a look takes
+    history.recording = True
+    for number in range(400):
+        history.alloc(0x1000 * (number + 1), 10)
+    drain.attach()
+    seconds[0] += 30.0
+    history.alloc(0x2, 10)
+    drain.record(Kind.STEP)
+    assert history.looks == 1, "a twentieth of the time"
+    history.allocated += 32
+    drain.record(Kind.STEP)
+    assert history.looks == 1, "a quarter of the ring"
+    history.allocated += 2
+    drain.record(Kind.STEP)
+    assert history.looks == 2
+    seconds[0] += 41.0
+    history.alloc(0x3, 10)
     drain.record(Kind.STEP)
     assert history.looks == 3
     drain.close()
@@ -284,6 +318,29 @@ def test_the_place_in_a_ring_is_found_by_more_than_the_last_entry() -> None:
     assert cursor.advance(trace) == (trace, False)
     new, lost = cursor.advance([*trace[1:], {**entry, "addr": 4}, {**entry, "addr": 4}])
     assert ([e["addr"] for e in new], lost) == ([4, 4], False)
+
+
+@pytest.mark.parametrize(
+    "shifts_us",
+    [[0] * 50 + [1] + [0] * 30 + [-1], [40], [-40], [2_000_000]],
+    ids=["a microsecond here and there", "all forward", "all back", "the clock was set"],
+)
+@pytest.mark.parametrize("ring_entries", [200, 10_000])
+def test_the_place_in_a_ring_is_found_though_a_look_computes_the_times_anew(
+    shifts_us: list[int], ring_entries: int, tmp_path: Path
+) -> None:
+    history = FakeHistory(ring_entries=ring_entries, tick_us=3)
+    drain = SnapshotDrain(history, PythonSpoolWriter(tmp_path / "spool", BUDGET_BYTES), lambda _: None)
+    drain.attach()
+    for number in range(300):
+        history.alloc(0x1000 + 512 * (number % 7), 64)  # steps look alike
+        history.free(0x1000 + 512 * (number % 7))
+        if number % 40 == 39:
+            history.shifts_us = itertools.cycle(shifts_us)
+            drain.drain()
+    drain.close()
+    assert not log_of(tmp_path / "spool", Kind.LOST)
+    assert events(tmp_path / "spool") == expected(history.happened[0])
 
 
 def fake_torch(record: Any, backend: str = "native") -> Any:

@@ -1,4 +1,4 @@
-"""The spool format, version 4: the one definition for the C++ writer and the Python reader.
+"""The spool format, version 5: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
 :mod:`rankmem_agent.spool.c_header` gives the C++ side its constants, structs and setters, the reader makes
@@ -40,7 +40,7 @@ from typing import Final
 
 from rankmem_protos.categories import Category as Category
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 
 RECORD_BYTES: Final = 64
 """One cache line: a record is written by one thread and never shares a line."""
@@ -126,6 +126,9 @@ class Kind(enum.IntEnum):
     DETAIL = 23
     """From here on more or less is recorded around the events, or an order of ``rankmem control`` has come to
     its end. Right behind a STEP. Events are recorded at every level."""
+    ROUNDING = 24
+    """What the device's next event changes in the figures of COUNTERS that move, beyond its size rounded up
+    to 512 bytes: the block is larger."""
 
 
 class Missing(enum.IntEnum):
@@ -359,7 +362,12 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "optimizer": Slot("e", Value.STRING_ID),  # its class, "user", or "model call"
     },
     Kind.CLOCK: {"realtime_ns": Slot("a", Value.CLOCK_NS)},
-    Kind.COUNTERS: _COUNTERS,
+    Kind.COUNTERS: {
+        **_COUNTERS,
+        # 0: they hold until the next ones. 1: each event that follows changes allocated and active bytes by
+        # its size, rounded up to 512 bytes: by the fallback, for which nothing tells them in between.
+        "moves": Slot("e"),
+    },
     Kind.PEAKS: _COUNTERS,
     Kind.SAMPLE: {
         "app_reserved_bytes": Slot("a", Value.BYTES),  # RSS for the CPU
@@ -431,6 +439,7 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "step": Slot("b", Value.NUMBER),  # the first one recorded so
         "detail": Slot("c"),  # Detail, from here on
     },
+    Kind.ROUNDING: {"allocated_bytes": Slot("a"), "active_bytes": Slot("b")},  # with a sign: 2**64 - n is -n
 }
 """The fields of each kind by name, beside those that any record may have: :data:`COMMON_FIELDS` and, where it
 is an allocator's, ``action``. Two names for one slot are alternatives."""

@@ -6,49 +6,45 @@ the tap's, through :class:`~rankmem_agent.spool.python_writer.PythonSpoolWriter`
 from the hooks, at step ends; there is no thread of ours. It never takes over a history that the user records
 (it reads along) and never switches a history off: that erases what was not read.
 
-What is lost against the tap is reported once: see :data:`LOSSES`. A look holds the GIL and each allocator's
-lock for some 7 us an entry of the ring (0.5 s for a full one), so this is not for production.
+What is lost against the tap is reported once: see :data:`LOSSES`. A drain of 8,192 events takes some 80 ms of
+CPU time (torch 2.11): half of it is the look, with the GIL and each allocator's lock. So this is not for
+production.
 """
 
 from __future__ import annotations
 
-import json
+import gc
+import itertools
 import threading
 import time
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rankmem_agent.hooks import missing
-from rankmem_agent.spool.layout import IN_CLOSURE, NO_SEQUENCE, UNKNOWN, Action, DeviceType, Kind, Phase
+from rankmem_agent.spool.layout import IN_CLOSURE, UNKNOWN, DeviceType, Kind, Phase
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_agent.spool.records import packed
-from rankmem_agent.tap.snapshot_format import (
-    Block,
-    DeviceSnapshot,
-    Event,
-    MemoryState,
-    Segment,
-    baseline,
-    events_of,
-    parse,
-)
-from rankmem_agent.tap.snapshot_ring import RING_ENTRIES, History, RingCursor
+from rankmem_agent.tap.snapshot_blocks import Figures
+from rankmem_agent.tap.snapshot_records import DeviceRecords, Look, Timed, lost_record, timed
+from rankmem_agent.tap.snapshot_ring import DRAIN_ENTRIES, History
 
 DRAIN_INTERVAL_S: Final = 5.0
 """A drain is due after so long, if something was allocated: what a kill may lose."""
+DRAIN_SHARE: Final = 20
+"""Times as long as the last drain took, at least: if a program keeps a history without a bound, each look
+takes longer, and no more than a twentieth of its time may go there."""
 BUSY_ALLOCATIONS: Final = 500
 """With less a process does nothing with tensors to speak of: half of the tap's ``BUSY_RECORDS``."""
 EVENTS_PER_ALLOCATION: Final = 3
 """An alloc, its free_requested, its free_completed: how allocations fill the ring."""
-UNKNOWN_OPERATOR: Final = "(not recorded)"
+MODULE_CALLS: Final = 64
+"""Asking how full the ring is takes some 20 us a device: within a step at every so many calls of modules."""
 LOSSES: Final = (
     "no compiler was found, so CUDA is recorded through PyTorch's memory history: no operator names, calls, "
     "threads or autograd links; steps and phases by time only; no events from the last seconds if the "
-    "process is killed; about 14 us an event (try: install g++ or clang++)"
+    "process is killed; about 12 us an event, in pauses of some 0.1 s (try: install g++ or clang++)"
 )
 BY_HISTORY: Final = "recorded through PyTorch's memory history, as no compiler was found"
 
@@ -67,13 +63,15 @@ class SnapshotDrain:
         self._writer = writer
         self._report = report
         self._lock = threading.RLock()
-        self._cursors: dict[int, RingCursor] = {}
-        self._described: set[int] = set()
-        self._pending: list[tuple[int, bytes]] = []
+        self._devices: dict[int, DeviceRecords] = {}
+        self._calls = itertools.count(1)
+        self._module_calls = 0
+        self._pending: list[Timed] = []
         self._course: list[tuple[int, int, int]] = [(0, 0, int(Phase.OTHER))]
-        self._next_call = 1
         self._drained_s = time.monotonic()
         self._drained_allocations = 0
+        self._interval_s = DRAIN_INTERVAL_S
+        self._due_entries = DRAIN_ENTRIES
         self._on = False
         self._when_busy: Callable[[], None] | None = None
         self._busy_s = 0.0
@@ -104,15 +102,36 @@ class SnapshotDrain:
             if not self._history.is_recording():
                 self._end_history()
                 return
-            raw = self._history.look()
-            records, self._pending = self._pending, []
-            devices = {device.device_index: device for device in parse({**raw, "device_traces": ()})}
-            for index, trace in enumerate(raw["device_traces"]):
-                device = devices.get(index) or _without_segments(index)
-                records += self._device_records(device, trace, now_ns - realtime_ns)
-            self._write(records + self._pinned_records())
+            with _collector_paused():
+                records = self._looked(now_ns - realtime_ns)
+            self._write(self._pending + records + self._pinned_records())
+            self._pending = []
             self._writer.record(Kind.CLOCK, time_ns=now_ns, realtime_ns=realtime_ns)
             del self._course[:-1]
+            took_s = time.monotonic() - self._drained_s
+            self._interval_s = max(DRAIN_INTERVAL_S, DRAIN_SHARE * took_s)
+
+    def _looked(self, to_monotonic_ns: int) -> list[Timed]:
+        """The records of all devices since the last look."""
+        raw = self._history.look()
+        records: list[Timed] = []
+        self._due_entries = max([DRAIN_ENTRIES, *(len(trace) // 4 for trace in raw["device_traces"])])
+        for index, trace in enumerate(raw["device_traces"]):
+            device = self._devices.get(index)
+            if device is None:
+                facts = self._history.device_facts
+                device = DeviceRecords(index, self._writer, self._calls, facts)
+                self._devices[index] = device
+            segments = [segment for segment in raw["segments"] if segment["device"] == index]
+            look = Look(
+                trace=trace,
+                segments=segments,
+                settings=raw.get("allocator_settings") or {},
+                peaks=self._history.peaks(index) if trace or segments else Figures(),
+                to_monotonic_ns=to_monotonic_ns,
+            )
+            records += device.of_look(look, self._course)
+        return records
 
     def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
         """Call back once if much is recorded after so many seconds: in a thread of the user's, from a drain.
@@ -123,15 +142,18 @@ class SnapshotDrain:
         self._when_busy, self._busy_s = callback, time.monotonic() + after_s
 
     def drain_if_due(self) -> None:
-        """Drain if half the ring may be full, or after DRAIN_INTERVAL_S; else nothing. For step ends."""
+        """Drain if a quarter of the ring may be new, or after some seconds; else nothing. For step ends."""
         if not self._on:
             return
         self._call_if_busy()
         made = self._history.allocations() - self._drained_allocations
-        is_late = time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S and bool(made or self._pending)
-        is_full = max(made * EVENTS_PER_ALLOCATION, len(self._pending)) >= RING_ENTRIES // 2
+        is_late = self._is_late() and bool(made or self._pending)
+        is_full = max(made * EVENTS_PER_ALLOCATION, len(self._pending)) >= self._due_entries
         if is_late or is_full:
             self.drain()
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._drained_s >= self._interval_s
 
     def _call_if_busy(self) -> None:
         callback = self._when_busy
@@ -180,7 +202,7 @@ class SnapshotDrain:
     def record(self, kind: Kind, /, **fields: int) -> None:
         """Keep a record until the next drain, which puts it among the events by its time."""
         with self._lock:
-            self._pending.append(_record(kind, time.monotonic_ns(), **fields))
+            self._pending.append(timed(kind, time.monotonic_ns(), **fields))
             if not self._on:  # before CUDA's initialisation there is nothing to wait for
                 self._write(self._pending)
                 self._pending = []
@@ -188,8 +210,9 @@ class SnapshotDrain:
             self.drain_if_due()
 
     def set_module(self, module_string_id: int) -> None:
-        """Events carry no module here; a program without steps drains from here."""
-        if time.monotonic() - self._drained_s >= DRAIN_INTERVAL_S:
+        """Events carry no module here; a long step, or a program without steps, drains from here."""
+        self._module_calls += 1
+        if self._module_calls % MODULE_CALLS == 0 or self._is_late():
             self.drain_if_due()
 
     def tag(
@@ -231,7 +254,7 @@ class SnapshotDrain:
         """The number of the step that has begun."""
         self._course.append((time.monotonic_ns(), step, self._course[-1][2]))
 
-    def _write(self, records: list[tuple[int, bytes]]) -> None:
+    def _write(self, records: list[Timed]) -> None:
         """By time, so that steps and marks stand among the events; equal times keep their order."""
         records.sort(key=lambda item: item[0])
         self._writer.record_many(b"".join(record for _, record in records))
@@ -239,9 +262,11 @@ class SnapshotDrain:
     def _end_history(self) -> None:
         """The program switched the history off, which erased what was not read: record what is lost, and
         end."""
-        why = self._writer.intern("history_switched_off")
-        records = [(now := time.monotonic_ns(), _lost(now, index, why)) for index in self._described]
-        self._write(self._pending + records)
+        now_ns, why = time.monotonic_ns(), "history_switched_off"
+        used = [index for index, device in self._devices.items() if device.is_described]
+        self._write(
+            self._pending + [(now_ns, lost_record(now_ns, index, self._writer, why)) for index in used]
+        )
         self._pending = []
         self._on = False
         missing.record_device_off(
@@ -249,33 +274,13 @@ class SnapshotDrain:
         )
         self._report("the program switched the memory history off: CUDA is no longer recorded")
 
-    def _device_records(
-        self, device: DeviceSnapshot, trace: Sequence[dict[str, Any]], to_monotonic_ns: int
-    ) -> list[tuple[int, bytes]]:
-        """The records of one device: at first its facts and what was alive, then the new events."""
-        index = device.device_index
-        entries, lost = self._cursors.setdefault(index, RingCursor()).advance(trace)
-        events = events_of(entries)
-        if not events and not lost and not device.segments:
-            return []  # a device that the rank does not use
-        first_ns = _time_ns(events[0], to_monotonic_ns) if events else time.monotonic_ns()
-        records: list[tuple[int, bytes]] = []
-        if index not in self._described:
-            self._described.add(index)
-            records += self._first_records(index, baseline(replace(device, events=events)), first_ns)
-        if lost:
-            records.append((first_ns, _lost(first_ns, index, self._writer.intern("ring_overwritten"))))
-        records += self._event_records(index, events, to_monotonic_ns)
-        records.append(_record(Kind.COUNTERS, time.monotonic_ns(), **_cuda(index), **_figures(device)))
-        return records
-
-    def _pinned_records(self) -> list[tuple[int, bytes]]:
+    def _pinned_records(self) -> list[Timed]:
         """A sample of pinned host memory, from its first byte on."""
         held = self._history.pinned_bytes()
         self._has_pinned |= held is not None and held[0] > 0
         if held is None or not self._has_pinned:
             return []
-        sample = _record(
+        sample = timed(
             Kind.SAMPLE,
             time.monotonic_ns(),
             device_type=DeviceType.PINNED,
@@ -286,121 +291,15 @@ class SnapshotDrain:
         )
         return [sample]
 
-    def _first_records(self, index: int, state: MemoryState, time_ns: int) -> list[tuple[int, bytes]]:
-        facts = {**self._history.device_facts(index), "source": "snapshot"}
-        facts_id = self._writer.intern(json.dumps(facts))
-        records = [_record(Kind.DEVICE, time_ns, facts=facts_id, **_cuda(index))]
-        for segment in state.segments.values():
-            place = _range_of(segment, segment.size_bytes, index)
-            records.append(_record(Kind.PREEXISTING, time_ns, action=Action.SEGMENT_ALLOC, **place))
-        for block in state.blocks.values():
-            place = _range_of(block, block.requested_bytes, index)
-            records.append(
-                _record(
-                    Kind.PREEXISTING, time_ns, action=Action.ALLOC, block_bytes=block.block_bytes, **place
-                )
-            )
-            if block.awaiting_free:
-                records.append(_record(Kind.PREEXISTING, time_ns, action=Action.FREE_REQUESTED, **place))
-        return records
 
-    def _event_records(
-        self, index: int, events: Sequence[Event], to_monotonic_ns: int
-    ) -> list[tuple[int, bytes]]:
-        """Events as records; runs of allocations with one stack become a call, which carries the stack."""
-        records: list[tuple[int, bytes]] = []
-        call_id, run, time_ns = 0, (0, 0), 0  # the open call; its stack and place in the course
-        for event in events:
-            time_ns = max(time_ns, _time_ns(event, to_monotonic_ns))
-            is_alloc = event.action is Action.ALLOC
-            now = (self._stack(event.frames), self._place(time_ns)) if is_alloc else run
-            if call_id and now != run:
-                records.append(_call_end(time_ns, call_id, run[0]))
-                call_id = 0
-            if is_alloc and now[0] and not call_id:
-                call_id, run = self._next_call, now
-                self._next_call += 1
-                records.append(self._call_begin(time_ns, call_id, self._course[now[1]]))
-            values = _range_of(event, event.size_bytes, index) | {"call_id": call_id if is_alloc else 0}
-            if event.action is Action.OOM:
-                del values["pool"]
-                values["device_free_bytes"] = event.device_free_bytes or 0
-            records.append(_record(Kind.EVENT, time_ns, action=event.action, **values))
-        if call_id:
-            records.append(_call_end(time_ns, call_id, run[0]))
-        return records
-
-    def _place(self, time_ns: int) -> int:
-        """Which entry of the course was the last before this time."""
-        return max(0, bisect_right(self._course, time_ns, key=lambda change: change[0]) - 1)
-
-    def _call_begin(self, time_ns: int, call_id: int, course: tuple[int, int, int]) -> tuple[int, bytes]:
-        _, step, phase = course
-        return _record(
-            Kind.CALL_BEGIN,
-            time_ns,
-            call_id=call_id,
-            phase=phase,
-            started_ns=time_ns,
-            step=step,
-            operator_name=self._writer.intern(UNKNOWN_OPERATOR),
-        )
-
-    def _stack(self, frames: Sequence[dict[str, Any]]) -> int:
-        """The id of a stack; 0 without frames (the autograd thread has no Python frame)."""
-        frame = self._writer.frame
-        return self._writer.stack([frame(f["filename"], f["name"], int(f["line"])) for f in frames])
-
-
-def _record(kind: Kind, time_ns: int, **fields: int) -> tuple[int, bytes]:
-    """A record with its time, to be sorted by."""
-    return time_ns, packed(kind, time_ns=time_ns, **fields)
-
-
-def _cuda(index: int) -> dict[str, int]:
-    return {"device_type": DeviceType.CUDA, "device_index": index}
-
-
-def _range_of(found: Block | Segment | Event, size_bytes: int, index: int) -> dict[str, int]:
-    """The fields of an event for where its bytes lie."""
-    return _cuda(index) | {
-        "address": found.address,
-        "size_bytes": size_bytes,
-        "stream": found.stream,
-        "pool": found.pool,
-    }
-
-
-def _call_end(time_ns: int, call_id: int, stack_id: int) -> tuple[int, bytes]:
-    return _record(
-        Kind.CALL_END,
-        time_ns,
-        call_id=call_id,
-        started_ns=time_ns,
-        sequence_first=NO_SEQUENCE,
-        sequence_last=NO_SEQUENCE,
-        stack_id=stack_id,
-    )
-
-
-def _time_ns(event: Event, to_monotonic_ns: int) -> int:
-    """The event's time on CLOCK_MONOTONIC; the history has microseconds since 1970."""
-    return max(0, (event.time_us or 0) * 1000 + to_monotonic_ns)
-
-
-def _lost(time_ns: int, index: int, why: int) -> bytes:
-    return packed(Kind.LOST, time_ns=time_ns, num_events=UNKNOWN, why=why, **_cuda(index))
-
-
-def _without_segments(index: int) -> DeviceSnapshot:
-    return DeviceSnapshot(device_index=index, events=[], blocks={}, segments=[])
-
-
-def _figures(device: DeviceSnapshot) -> dict[str, int]:
-    """The allocator's own figures at the instant of the look."""
-    return {
-        "allocated_bytes": device.allocated_bytes,
-        "active_bytes": device.active_bytes,
-        "reserved_bytes": sum(segment.size_bytes for segment in device.segments),
-        "requested_bytes": sum(block.requested_bytes for block in device.blocks.values()),
-    }
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without the collector of cycles: a look makes objects by the ten thousand, and no cycle. Its rounds
+    through them take as long as the look itself."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -84,10 +84,6 @@ class DeviceSnapshot:
     blocks: dict[int, Block]
     """In use or awaiting a free, at the end, by address."""
     segments: list[Segment]
-    allocated_bytes: int = 0
-    """The allocator's own figure at the end: rounded blocks in use."""
-    active_bytes: int = 0
-    """Those plus rounded blocks awaiting a free."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,8 +215,6 @@ def _device(
             )
             for segment in segments
         ],
-        allocated_bytes=sum(int(segment["allocated_size"]) for segment in segments),
-        active_bytes=sum(int(segment["active_size"]) for segment in segments),
     )
 
 

@@ -4,8 +4,9 @@ Stage: trainer, for the fallback without a compiler (:mod:`rankmem_agent.tap.sna
 ``torch.cuda.memory``'s recording. Goes out: the entries that are new since the last look, and whether some
 were overwritten unread. Holds no tensor; the only torch it touches is in :class:`TorchHistory`.
 
-A look returns the whole ring: entries have no number, their microseconds may tie, and each look itself
-adds a ``snapshot`` entry. So the place is found again by the last entries seen, TAIL_ENTRIES of them.
+A look returns the whole ring: entries have no number, their microseconds may tie and are not the same at each
+look, and each look itself adds a ``snapshot`` entry. So the place is found again by the last entries seen,
+TAIL_ENTRIES of them, and that entry.
 
 Source: ``_record_memory_history``, ``_snapshot`` (private; signatures of 2.6 to 2.15 differ, so probed).
 """
@@ -16,13 +17,21 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from rankmem_agent.tap.snapshot_blocks import Figures
 from rankmem_protos.errors import Code, RankmemError
 
-RING_ENTRIES: Final = 65_536
-"""Entries that the allocator keeps. A look costs some 7 us an entry whatever is new, and half a ring is read
-at a time; 20,000 events a step still fit."""
+RING_ENTRIES: Final = 32_768
+"""Entries that the allocator keeps. A look costs some 1.3 us for each, whatever is new."""
+DRAIN_ENTRIES: Final = RING_ENTRIES // 4
+"""New entries at which they are read, or a quarter of a longer ring of the program's: 20,000 more, between
+two calls of modules or step ends, still fit."""
 TAIL_ENTRIES: Final = 64
 """Entries compared to find the place again: times may tie, but no loop repeats so many within their ties."""
+JITTER_US: Final = 2
+"""A look computes times out of ticks and the clock of its instant: of ten thousand entries one has moved by a
+microsecond at the next look (2.11, measured)."""
+SHIFT_US: Final = 1_000
+"""All move together where the clock is being corrected: by up to 500 ppm of the time between two looks."""
 
 _Key = tuple[Any, ...]
 
@@ -41,6 +50,9 @@ class History(Protocol):
 
     def allocations(self) -> int:
         """Allocations ever made, over all devices: cheap, and shows how full the ring is getting."""
+
+    def peaks(self, device_index: int) -> Figures:
+        """The allocator's own peaks of a device; the program may reset them."""
 
     def device_facts(self, device_index: int) -> dict[str, Any]:
         """name, uuid, total_bytes and settings of a device."""
@@ -96,6 +108,11 @@ class TorchHistory:
             count += int(self._c._cuda_memoryStats(device_index)["allocation"]["all"]["allocated"])
         return count
 
+    def peaks(self, device_index: int) -> Figures:
+        """The allocator's own peaks of a device; the program may reset them."""
+        stats = self._c._cuda_memoryStats(device_index)
+        return Figures(*(int(stats[f"{name}_bytes"]["all"]["peak"]) for name in Figures._fields))
+
     def device_facts(self, device_index: int) -> dict[str, Any]:
         """name, uuid, total_bytes and settings of a device."""
         properties = self._cuda.get_device_properties(device_index)
@@ -144,17 +161,43 @@ class RingCursor:
 
         The ring loses entries at its front only, so the place is where it was or earlier. Of the tail, what
         the ring still holds before the place must match; a place with less than all of it before it is
-        the ring's very beginning.
+        the ring's very beginning. Times, which a look computes anew, have hardly moved there, and the last
+        look's mark stands right behind it, if no other thread came between.
         """
         if not self._tail:
             return 0
+        last = self._tail[-1]
+        best: tuple[int, tuple[int, bool, bool, int]] | None = None
+        ideal = (-len(self._tail), False, False)
         for at in range(min(self._length, len(trace)), 0, -1):
-            count = min(at, len(self._tail))
-            if _key(trace[at - 1]) == self._tail[-1] and all(
-                _key(trace[at - back]) == self._tail[-back] for back in range(2, count + 1)
-            ):
-                return at
-        return None
+            if trace[at - 1].get("addr") != last[1] or trace[at - 1]["size"] != last[2]:
+                continue  # a look compares thousands
+            has_mark = at < len(trace) and trace[at]["action"] == "snapshot"
+            moved_us = (trace[at - 1].get("time_us") or 0) - (last[-1] or 0)
+            if abs(moved_us) > SHIFT_US and not has_mark:
+                continue
+            shift_us = self._shift_us(trace, at)
+            if shift_us is None:
+                continue
+            rank = (-min(at, len(self._tail)), shift_us > JITTER_US, not has_mark, shift_us)
+            if best is None or rank < best[1]:
+                best = (at, rank)
+            if best[1][:3] == ideal:
+                break
+        return None if best is None else best[0]
+
+    def _shift_us(self, trace: Sequence[dict[str, Any]], at: int) -> int | None:
+        """How far the times of the tail have moved if it ends at this place; None if it does not."""
+        shifts: list[int] = []
+        for back in range(1, min(at, len(self._tail)) + 1):
+            *what, was_us = self._tail[-back]
+            *found, is_us = _key(trace[at - back])
+            if what != found:
+                return None
+            shifts.append((is_us or 0) - (was_us or 0))
+            if abs(shifts[-1] - shifts[0]) > JITTER_US:
+                return None
+        return abs(shifts[0])
 
 
 def _key(entry: dict[str, Any]) -> _Key:

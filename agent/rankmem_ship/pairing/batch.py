@@ -31,7 +31,15 @@ from rankmem_ship.pairing.texts import Texts
 from rankmem_ship.spool_reader.reader import Gap
 from rankmem_ship.spool_reader.segments import named
 
-_OF_DEVICE = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.DEVICE)
+_OF_DEVICE = (
+    Kind.EVENT,
+    Kind.PREEXISTING,
+    Kind.COUNTERS,
+    Kind.PEAKS,
+    Kind.SAMPLE,
+    Kind.DEVICE,
+    Kind.ROUNDING,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,14 @@ segments (PREEXISTING) and the allocator's own figures (COUNTERS, PEAKS), in log
 bytes it adds, the block it is about, and the device's totals after it.
 
 requested and reserved are replayed, exact to the event. allocated and active are the allocator's own,
-as of the last COUNTERS record at or before the point: known to the call, not to the event.
+as of the last COUNTERS record at or before the point: known to the call, not to the event. Where these move,
+they are replayed from there, exact to the event: each changes them by its size rounded up to 512 bytes and
+what the ROUNDING before it says.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,8 +24,11 @@ from rankmem_ship.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_ship.pairing.state import ABSENT, Array, rows_at
 from rankmem_ship.spool_reader.segments import named
 
-_IS_POINT: Final = np.zeros(256, np.bool_)
-_IS_POINT[[Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS]] = True
+_HAS_FIGURES: Final = np.zeros(256, np.bool_)
+_HAS_FIGURES[[Kind.COUNTERS, Kind.PEAKS, Kind.ROUNDING]] = True
+_IS_POINT: Final = _HAS_FIGURES.copy()
+_IS_POINT[[Kind.EVENT, Kind.PREEXISTING]] = True
+_ROUND_BYTES: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +38,12 @@ class Points:
     seq: Array
     time_ns: Array
     is_event: Array
-    """False for PREEXISTING, COUNTERS and PEAKS."""
+    """False for PREEXISTING, COUNTERS, PEAKS and ROUNDING."""
     is_counters: Array
+    moves: Array
+    """COUNTERS whose figures the events after them change."""
     is_peaks: Array
+    is_rounding: Array
     action: Array
     device: Array
     """Dense number, see devices."""
@@ -55,7 +64,7 @@ class Points:
     implied_free: Array
     """Block that this alloc shows to be gone, or ABSENT."""
     figures: Array
-    """uint64 (n, 4): allocated, active, reserved, requested of COUNTERS and PEAKS."""
+    """int64 (n, 4): allocated, active, reserved, requested of COUNTERS and PEAKS; of ROUNDING two of them."""
 
     @property
     def unplaced(self) -> Array:
@@ -90,7 +99,9 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
         time_ns=time_ns[rows],
         is_event=kind == Kind.EVENT,
         is_counters=kind == Kind.COUNTERS,
+        moves=(kind == Kind.COUNTERS) & (named(own, Kind.COUNTERS)["moves"] == 1),
         is_peaks=kind == Kind.PEAKS,
+        is_rounding=kind == Kind.ROUNDING,
         action=action.astype(np.int16),
         device=device,
         address=address.astype(np.int64),
@@ -109,7 +120,7 @@ def points_of(live: Array, devices: Array, records: Array, seq: Array, time_ns: 
 
 
 def _figures(own: Array, kind: Array) -> Array:
-    if not ((kind == Kind.COUNTERS) | (kind == Kind.PEAKS)).any():  # never on CPU
+    if not _HAS_FIGURES[kind].any():  # never on CPU
         return np.broadcast_to(np.zeros(4, np.int64), (len(own), 4))
     figures = named(own, Kind.COUNTERS)
     columns = ("allocated_bytes", "active_bytes", "reserved_bytes", "requested_bytes")
@@ -149,7 +160,7 @@ class Totals:
     requested: Array
     reserved: Array
     allocated: Array
-    """As of the last COUNTERS; ABSENT before the first; likewise active."""
+    """As of the last COUNTERS, or replayed from there; ABSENT before the first; likewise active."""
     active: Array
     allocated_risen: Array
     """At PEAKS that rose: the peak, for the highest in a time; else ABSENT; likewise active."""
@@ -172,9 +183,13 @@ def totals_of(points: Points, block_sizes: Array, devices: Array, *, carries: bo
         columns["requested"][at] = _held(int(row["requested"]), change[at])
         columns["reserved"][at] = _held(int(row["reserved"]), reserved_change[at])
         counters, peaks = points.is_counters[at], points.is_peaks[at]
+        moving = _carried_on(points.moves[at], counters, bool(row["moves"]))
+        row["moves"] = moving[-1]
         for name, place in (("allocated", 0), ("active", 1)):
             figure = points.figures[at, place]
             carried = _carried_on(figure, counters, int(row[name]))
+            if moving.any():
+                carried = _moved(carried, np.where(moving, _rounded_change(points, place)[at], 0), counters)
             columns[name][at] = carried if carries else np.where(counters, figure, ABSENT)
             top = _carried_on(figure, peaks, int(row[f"{name}_top"]))
             before = np.concatenate([[int(row[f"{name}_top"])], top[:-1]])
@@ -231,6 +246,26 @@ def _carried_on(values: Array, known: Array, before: int) -> Array:
     last = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
     carried: Array = np.where(last >= 0, values[last], before)
     return carried
+
+
+def _rounded_change(points: Points, place: int) -> Array:
+    """What each point adds to allocated (place 0) or active (1), where these are replayed."""
+    freed = Action.FREE_REQUESTED if place == 0 else Action.FREE_COMPLETED
+    rounded = np.maximum(-(-points.size // _ROUND_BYTES), 1) * _ROUND_BYTES
+    sign = (points.action == Action.ALLOC).astype(np.int64) - (points.action == freed)
+    change: Array = np.where(points.is_event, sign * rounded, 0)
+    return np.where(points.is_rounding, points.figures[:, place], change)
+
+
+def _moved(carried: Array, change: Array, counters: Array) -> Array:
+    """The figures of the last COUNTERS, moved by what changed after it; ABSENT where those are."""
+    moved = np.full(len(carried), ABSENT)
+    begins = np.flatnonzero(counters | (np.arange(len(counters)) == 0)).tolist()
+    for begin, end in itertools.pairwise([*begins, len(counters)]):
+        if carried[begin] != ABSENT:
+            since = np.where(counters[begin:end], 0, change[begin:end])
+            moved[begin:end] = _held(int(carried[begin]), since)
+    return moved
 
 
 def _compare(row: Array, points: Points, at: Array | slice, requested: Array) -> None:

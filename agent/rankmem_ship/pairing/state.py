@@ -164,6 +164,7 @@ DEVICE_DTYPE: Final = np.dtype(
         ("last_call", "<u8"),  # call of its last event
         ("unexplained", "<i8"),  # replay minus allocator at the last comparable COUNTERS
         ("name_id", "<u4"),  # string id of its DEVICE record; 0: none came
+        ("moves", "?"),  # events after the last COUNTERS change its figures
     ]
 )
 """A device's running totals, in order of first appearance."""
