@@ -285,7 +285,7 @@ class SnapshotDrain:
             time.monotonic_ns(),
             device_type=DeviceType.PINNED,
             pinned_reserved_bytes=held[0],
-            pinned_active_bytes=held[1],
+            pinned_active_bytes=UNKNOWN if held[1] is None else held[1],
             device_free_bytes=UNKNOWN,
             device_total_bytes=UNKNOWN,
         )

@@ -14,6 +14,7 @@ Source: ``_record_memory_history``, ``_snapshot`` (private; signatures of 2.6 to
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
@@ -32,6 +33,8 @@ JITTER_US: Final = 2
 microsecond at the next look (2.11, measured)."""
 SHIFT_US: Final = 1_000
 """All move together where the clock is being corrected: by up to 500 ppm of the time between two looks."""
+PINNED_IN_USE_SINCE: Final = (2, 13)
+"""Before, blocks that waited for a stream count as in use for ever: see tap_pinned.cpp."""
 
 _Key = tuple[Any, ...]
 
@@ -57,7 +60,7 @@ class History(Protocol):
     def device_facts(self, device_index: int) -> dict[str, Any]:
         """name, uuid, total_bytes and settings of a device."""
 
-    def pinned_bytes(self) -> tuple[int, int] | None:
+    def pinned_bytes(self) -> tuple[int, int | None] | None:
         """Pinned host memory: taken from the system, and of that in use; None where not known."""
 
 
@@ -72,6 +75,9 @@ class TorchHistory:
         self._cuda = torch.cuda
         self._memory = torch.cuda.memory
         self._c = torch._C
+        version = re.match(r"(\d+)\.(\d+)", torch.__version__)
+        numbers = (int(version[1]), int(version[2])) if version else (0, 0)
+        self._counts_pinned_in_use = numbers >= PINNED_IN_USE_SINCE
         missing = [
             name for name in ("_record_memory_history", "_snapshot") if not hasattr(self._memory, name)
         ] + [name for name in ("_cuda_isHistoryEnabled", "_cuda_memoryStats") if not hasattr(self._c, name)]
@@ -124,11 +130,13 @@ class TorchHistory:
             "settings": "",
         }
 
-    def pinned_bytes(self) -> tuple[int, int] | None:
-        """By ``torch.cuda.host_memory_stats()``, which torch has since 2.8 or so."""
+    def pinned_bytes(self) -> tuple[int, int | None] | None:
+        """By ``torch.cuda.host_memory_stats()``, which torch has since 2.8 or so, and right since 2.13."""
         stats: dict[str, Any] = getattr(self._cuda, "host_memory_stats", dict)()
         held, used = (stats.get(f"{name}_bytes.current") for name in ("allocated", "active"))
-        return None if held is None or used is None else (int(held), int(used))
+        if held is None or used is None:
+            return None
+        return int(held), int(used) if self._counts_pinned_in_use else None
 
 
 class RingCursor:
