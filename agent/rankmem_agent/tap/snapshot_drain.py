@@ -35,6 +35,7 @@ from rankmem_agent.tap.snapshot_format import (
     baseline,
     events_of,
     parse,
+    with_pools,
 )
 from rankmem_agent.tap.snapshot_ring import RING_ENTRIES, History, RingCursor
 
@@ -255,7 +256,7 @@ class SnapshotDrain:
         """The records of one device: at first its facts and what was alive, then the new events."""
         index = device.device_index
         entries, lost = self._cursors.setdefault(index, RingCursor()).advance(trace)
-        events = events_of(entries)
+        events = with_pools(events_of(entries), device.segments)
         if not events and not lost and not device.segments:
             return []  # a device that the rank does not use
         first_ns = _time_ns(events[0], to_monotonic_ns) if events else time.monotonic_ns()

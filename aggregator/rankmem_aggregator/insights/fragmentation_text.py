@@ -95,9 +95,10 @@ def _size(num_bytes: int | None) -> str:
 
 def differs(name: str, found: Check) -> str:
     """Why nothing can be told of a recording that its replay does not reproduce."""
+    why = (*found.reasons, "events may be missing, or the allocator is another version")
     return (
         f"the replay does not reproduce the recording of {name}: reserved differs by up to "
         f"{bytes_text(found.reserved_difference_bytes)} of {bytes_text(found.recorded_peak_bytes)}, and "
-        f"{found.num_same_address:,} of {found.num_allocations:,} addresses are the recorded ones; events "
-        "may be missing, or the allocator is another version"
+        f"{found.num_same_address:,} of {found.num_allocations:,} addresses are the recorded ones; "
+        f"{'; '.join(why)}"
     )
