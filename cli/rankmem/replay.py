@@ -55,8 +55,8 @@ def trace_of_snapshot(
 ) -> Trace:
     """What the allocator of a device was asked while a memory snapshot's history was recorded.
 
-    Private pools are those of the segments at the end, where the history does not tell them; a segment that was
-    given back before counts as the default pool's (``num_unknown_pools`` of the trace says how many).
+    Private pools are those of the segments at the end, where the history does not tell them; a segment given
+    back before counts as the default pool's (``num_unknown_pools`` of the trace says how many).
 
     Args:
         snapshot: what ``torch.cuda.memory._snapshot()`` returns, or ``_dump_snapshot`` has pickled.

@@ -109,8 +109,8 @@ def test_events_are_of_the_private_pool_in_whose_segment_they_lie() -> None:
 
 def test_what_lay_there_before_a_private_segment_came_is_of_no_known_pool() -> None:
     trace = events(
-        ("segment_alloc", 100, 80), ("alloc", 120, 10), ("free_completed", 120, 10), ("segment_free", 100, 80),
-        ("segment_alloc", 100, 50), ("alloc", 120, 10),
+        ("segment_alloc", 100, 80), ("alloc", 120, 10), ("free_completed", 120, 10),
+        ("segment_free", 100, 80), ("segment_alloc", 100, 50), ("alloc", 120, 10),
     )  # fmt: skip
     [device] = parse({"segments": [private_segment(100, 50)], "device_traces": [trace]})
     assert [bool(event.pool) for event in device.events] == [False] * 4 + [True] * 2

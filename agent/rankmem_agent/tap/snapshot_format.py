@@ -10,9 +10,9 @@ They are found by running the trace backwards from ``segments``, the state at it
 are read under two locks, one after the other, so a few events may be in one and not in the other:
 they are reconciled by address and counted as residue, never an error.
 
-**Private pools.** PyTorch's entries tell no pool (seen to 2.11), the segments at the end do. An event is of the
-pool in whose segment it lies, if that segment is still there at the end. Of one that was given back before
-nothing tells the pool: it is taken for the default one's, and counted.
+**Private pools.** PyTorch's entries tell no pool (seen up to 2.11), the segments at the end do. An event is
+of the pool in whose segment it lies, if that segment is still there at the end. Of one that was given back
+before nothing tells the pool: it is taken for the default one's, and counted.
 
 Source: ``_snapshot``'s docstring in torch/cuda/memory.py (2.6 to 2.13); torch 2.0's form (blocks without
 address, ``history`` in place of frames) and torch_npu's (no times, raw stream pointers) from recordings.

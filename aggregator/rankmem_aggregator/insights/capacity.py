@@ -6,6 +6,7 @@ replays, and how much of a device is there to be used.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
 
@@ -14,16 +15,19 @@ import numpy as np
 from rankmem_aggregator.insights.lives import Array, Op, Trace
 from rankmem_aggregator.insights.replays import needed_bytes, run
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import NEVER, Window, has_backward
+from rankmem_aggregator.insights.windows import NEVER, Window, has_backward, own_scratch, stepped_alone
 from rankmem_protos.devices import HOST_MEMORY
 
+MIB: Final = 1 << 20
 SPARE_SHARE: Final = 0.01
 SPARE_BYTES: Final = 256 << 20
 """Of a device that nobody gets: one per cent, 256 MiB at least."""
-WORKSPACE_BYTES: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
-"""cuBLAS's workspace of a thread, which PyTorch allocates at its first matrix product:
-CUBLAS_WORKSPACE_CONFIG :4096:2:16:8, the default but for Hopper (Source:
-aten/src/ATen/cuda/CublasHandlePool.cpp)."""
+CUBLAS_BYTES: Final = (32 * MIB, 4096 * 1024 * 2 + 16 * 1024 * 8)
+"""cuBLAS's workspace of a thread, which PyTorch allocates at its first matrix product: on Hopper and
+Blackwell, and on devices before them. CUBLAS_WORKSPACE_CONFIG changes it (Source: parseChosenWorkspaceSize in
+aten/src/ATen/cuda/CublasHandlePool.cpp, torch 2.11)."""
+CUBLASLT_BYTES: Final = MIB
+"""That of cuBLASLt, which multiplies with a bias: seen once in a process, in forward."""
 
 
 def usable_bytes(total_bytes: int, beyond_bytes: int | None) -> int:
@@ -42,15 +46,24 @@ def usable_on(device_type: str, total_bytes: int, beyond_bytes: int | None) -> i
     return total_bytes if device_type in HOST_MEMORY else usable_bytes(total_bytes, beyond_bytes)
 
 
-def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bool = False) -> Trace:
+def workspaces_on(window: Window, cublas_bytes: int) -> tuple[int, ...]:
+    """What libraries hold on a CUDA device beside the blocks of a step that ran on a CPU.
+
+    Args:
+        cublas_bytes: one of CUBLAS_BYTES; backward's thread has a workspace of its own.
+    """
+    return (*[cublas_bytes] * (2 if has_backward(window) else 1), CUBLASLT_BYTES)
+
+
+def trace_at(window: Window, sizes: Array, settings: Settings, workspaces: Sequence[int] = ()) -> Trace:
     """What the allocator is asked in a step whose blocks have these sizes.
 
     Args:
-        workspaces: with those of cuBLAS, for a step that ran on a CPU; backward's thread has one of its own.
+        workspaces: the bytes of blocks that libraries hold all the time, which are not in the step.
     """
     trace = Trace(settings=settings)
-    for _ in range((2 if has_backward(window) else 1) if workspaces else 0):
-        _older(trace, WORKSPACE_BYTES, trace.group_of(None, 0))
+    for size_bytes in workspaces:
+        _older(trace, size_bytes, trace.group_of(None, 0))
     first = trace.num_older
     groups = [trace.group_of(pool, stream) for pool, stream in zip(window.pool, window.stream, strict=True)]
     num_older = window.num_older
@@ -69,14 +82,10 @@ def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bo
 def optimizer_at_once(window: Window, sizes: Array) -> tuple[Window, Array]:
     """The step, with its blocks' sizes, if the optimizer took all tensors at once instead of one by one.
 
-    Its scratch is then a block for each parameter, all of them alive from its first to its last.
+    Its scratch is then a block for each parameter that had some, all alive from the first to the last.
     """
-    made = np.arange(len(window)) >= window.num_older
-    own = made & np.array([phase == "optimizer" for phase in window.phase], bool)
-    scratch = own & (window.died < NEVER)
-    parameters = np.flatnonzero([each == "parameter" for each in window.category])
-    begin = window.born[own].min()
-    end = max(window.died[scratch].max(initial=0), window.born[own].max() + 1)
+    scratch, parameters = own_scratch(window), np.flatnonzero(stepped_alone(window))
+    begin, end = window.born[scratch].min(), window.died[scratch].max()
     kept = np.flatnonzero(~scratch)
     born = np.concatenate([window.born[kept], np.full(len(parameters), begin)])
     died = np.concatenate([window.died[kept], np.full(len(parameters), end)])

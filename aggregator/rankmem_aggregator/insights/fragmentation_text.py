@@ -11,7 +11,7 @@ from rankmem_aggregator.quantity_text import bytes_text, counted
 Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-NOT_ON_DEVICES: Final = "was checked against PyTorch's own allocator on a simulated device, not yet on a GPU"
+NOT_ON_DEVICES: Final = "was checked against PyTorch's own allocator on a simulated device, not on a GPU"
 
 
 def sentence(name: str, figures: Figures, best: Row | None) -> str:
