@@ -10,14 +10,13 @@ import pytest
 
 import scratch_trainings
 from rankmem_aggregator import connect
-from rankmem_aggregator.insights.capacity import optimizer_at_once
+from rankmem_aggregator.insights.as_cuda import optimizer_at_once, stepped_alone
 from rankmem_aggregator.insights.edits import Step, one_at_a_time
 from rankmem_aggregator.insights.windows import (
     Window,
     place_of,
     read_window,
     step_sizes,
-    stepped_alone,
 )
 from scratch_trainings import OPTIMIZERS, STEPS
 

@@ -219,7 +219,7 @@ def test_as_on_a_cuda_device_blocks_are_rounded_and_come_in_segments(stored: Sto
     assert row["reserved_peak_bytes"] % (2 << 20) == 0
     assert answer.certainty == "suspected"
     assert answer.error.startswith("within 2.0%")
-    assert "1% of that is for what a GPU's kernels allocate otherwise" in answer.error
+    assert "from at least to at most by what may be allocated otherwise on CUDA" in answer.error
     assert any("bf16" in note for note in answer.notes)
     with pytest.raises(RankmemError, match="of tpu is not modelled"):
         stored(sized_steps([2, 2])).fit(as_device="tpu")

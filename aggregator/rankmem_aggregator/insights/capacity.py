@@ -7,27 +7,20 @@ replays, and how much of a device is there to be used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from rankmem_aggregator.insights.lives import Array, Op, Trace
 from rankmem_aggregator.insights.replays import needed_bytes, run
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import NEVER, Window, has_backward, own_scratch, stepped_alone
+from rankmem_aggregator.insights.windows import NEVER, Window
 from rankmem_protos.devices import HOST_MEMORY
 
-MIB: Final = 1 << 20
 SPARE_SHARE: Final = 0.01
 SPARE_BYTES: Final = 256 << 20
 """Of a device that nobody gets: one per cent, 256 MiB at least."""
-CUBLAS_BYTES: Final = (32 * MIB, 4096 * 1024 * 2 + 16 * 1024 * 8)
-"""cuBLAS's workspace of a thread, which PyTorch allocates at its first matrix product: on Hopper and
-Blackwell, and on devices before them. CUBLAS_WORKSPACE_CONFIG changes it (Source: parseChosenWorkspaceSize in
-aten/src/ATen/cuda/CublasHandlePool.cpp, torch 2.11)."""
-CUBLASLT_BYTES: Final = MIB
-"""That of cuBLASLt, which multiplies with a bias: seen once in a process, in forward."""
 
 
 def usable_bytes(total_bytes: int, beyond_bytes: int | None) -> int:
@@ -44,15 +37,6 @@ def usable_bytes(total_bytes: int, beyond_bytes: int | None) -> int:
 def usable_on(device_type: str, total_bytes: int, beyond_bytes: int | None) -> int:
     """What of so much memory there is for a rank: on the host, which has no allocator's pool, all of it."""
     return total_bytes if device_type in HOST_MEMORY else usable_bytes(total_bytes, beyond_bytes)
-
-
-def workspaces_on(window: Window, cublas_bytes: int) -> tuple[int, ...]:
-    """What libraries hold on a CUDA device beside the blocks of a step that ran on a CPU.
-
-    Args:
-        cublas_bytes: one of CUBLAS_BYTES; backward's thread has a workspace of its own.
-    """
-    return (*[cublas_bytes] * (2 if has_backward(window) else 1), CUBLASLT_BYTES)
 
 
 def trace_at(window: Window, sizes: Array, settings: Settings, workspaces: Sequence[int] = ()) -> Trace:
@@ -77,27 +61,6 @@ def trace_at(window: Window, sizes: Array, settings: Settings, workspaces: Seque
         trace.address.append(0)
         trace.reserved.append(0)
     return trace
-
-
-def optimizer_at_once(window: Window, sizes: Array) -> tuple[Window, Array]:
-    """The step, with its blocks' sizes, if the optimizer took all tensors at once instead of one by one.
-
-    Its scratch is then a block for each parameter that had some, all alive from the first to the last.
-    """
-    scratch, parameters = own_scratch(window), np.flatnonzero(stepped_alone(window))
-    begin, end = window.born[scratch].min(), window.died[scratch].max()
-    kept = np.flatnonzero(~scratch)
-    born = np.concatenate([window.born[kept], np.full(len(parameters), begin)])
-    died = np.concatenate([window.died[kept], np.full(len(parameters), end)])
-    order = np.argsort(born, kind="stable")
-    of = np.concatenate([kept, parameters])[order]
-    columns: dict[str, Any] = {
-        each.name: [getattr(window, each.name)[place] for place in of]
-        for each in fields(window)
-        if isinstance(getattr(window, each.name), list)
-    }
-    at_once = replace(window, born=born[order], died=died[order], bytes=window.bytes[of], **columns)
-    return at_once, sizes[of]
 
 
 def _older(trace: Trace, size_bytes: int, group: int) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.insights import fit_text as text
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
+from rankmem_aggregator.insights.as_cuda import stepped_alone
 from rankmem_aggregator.insights.capacity import usable_bytes, usable_on
 from rankmem_aggregator.insights.fit_model import Device, Fitted, Sized, largest_figures
 from rankmem_aggregator.insights.fit_sizes import Wanted, read_sizes, wanted_of
@@ -25,7 +26,7 @@ from rankmem_aggregator.insights.laws import Law
 from rankmem_aggregator.insights.reading import CannotTell, read_trace
 from rankmem_aggregator.insights.replays import check
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import Place, place_of, stepped_alone
+from rankmem_aggregator.insights.windows import Place, place_of
 from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 

@@ -7,32 +7,24 @@ bounds of their error; :class:`Sized`, what they come to on the device. Asks not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_aggregator.insights.capacity import (
-    CUBLAS_BYTES,
-    optimizer_at_once,
-    reserved_and_needed,
-    runs_in,
-    trace_at,
-    workspaces_on,
-)
+from rankmem_aggregator.insights.as_cuda import Variant, variants
+from rankmem_aggregator.insights.capacity import reserved_and_needed, runs_in
 from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
 from rankmem_aggregator.insights.laws import Model, of_one, of_two
-from rankmem_aggregator.insights.lives import Array, Trace
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import Window, stepped_alone
 
 TWO_SIZES_SHARE: Final = 0.01
 ONE_SIZE_SHARES: Final = (0.2, 0.01)
 """How far the real peak may be below and above that predicted from one size, should no block grow that may be
 a copy of a parameter: measured, docs/insights.md."""
 AS_CUDA_SHARE: Final = 0.01
-"""How far a CPU's step on CUDA may be off besides: six trainings were off by 0.15 % at most, on one GPU
-(docs/insights.md)."""
+"""How far a CPU's step on CUDA may be outside of the ways in which it may run there: of six trainings on one
+GPU 0.15 % at most (docs/insights.md)."""
 TIMES_MAX: Final = 1 << 16
 """Of the largest recorded size: where the search for the largest that fits ends."""
 STEPS_OF_TIMES: Final = 20
@@ -115,25 +107,6 @@ class Device:
     """Why there is no figure of the allocator; empty on a CPU."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One way in which the step may run on the device."""
-
-    window: Window
-    sizes: Array
-    """Bytes of its blocks."""
-    workspaces: tuple[int, ...] = ()
-    """Bytes of blocks that libraries hold beside them."""
-
-    def peak_bytes(self) -> int:
-        """The most bytes alive at once."""
-        return self.window.peak(self.sizes)[0] + sum(self.workspaces)
-
-    def trace(self, settings: Settings) -> Trace:
-        """What the allocator is asked."""
-        return trace_at(self.window, self.sizes, settings, self.workspaces)
-
-
 @dataclass(frozen=True, slots=True)
 class Sized:
     """A model on a device: what the step holds and needs there."""
@@ -141,20 +114,11 @@ class Sized:
     fitted: Fitted
     device: Device
 
-    def variants(self, size: float) -> Iterator[Variant]:
-        """Ways in which the step may run, first the one that is told.
-
-        Of a CPU's step on CUDA that is on Hopper or later, with an optimizer that takes all tensors at once;
-        the other is on devices before that, tensor by tensor as recorded.
-        """
+    def variants(self, size: float) -> Iterable[Variant]:
+        """Ways in which the step may run, first the one that is told."""
         model = self.fitted.model(size)
-        window, sizes = model.window, model.sizes_at(size)
-        if not self.device.as_cuda:
-            yield Variant(window=window, sizes=sizes)
-            return
-        at_once = optimizer_at_once(window, sizes) if stepped_alone(window).any() else (window, sizes)
-        for (each, bytes_of), cublas_bytes in zip((at_once, (window, sizes)), CUBLAS_BYTES, strict=True):
-            yield Variant(window=each, sizes=bytes_of, workspaces=workspaces_on(each, cublas_bytes))
+        one = Variant(window=model.window, sizes=model.sizes_at(size))
+        return variants(one.window, one.sizes) if self.device.as_cuda else (one,)
 
     def shares_at(self, size: float) -> tuple[float, float]:
         """By what shares the real peak may be below and above the one told, of a size not recorded."""

@@ -254,30 +254,8 @@ def has_backward(window: Window) -> bool:
     return "backward" in window.phase
 
 
-def stepped_alone(window: Window) -> Array:
-    """Which parameters had scratch of their own in an optimizer that goes from tensor to tensor.
-
-    PyTorch's do so on a CPU. On CUDA they take all tensors at once unless told otherwise (``foreach``), and
-    the scratch of all is alive together. None, if the optimizer made no scratch or took them at once here.
-    Source: torch.optim, 2.0.
-    """
-    made = own_scratch(window)
-    names = [window.operator[place] or "" for place in np.flatnonzero(made)]
-    if any(name.startswith(("aten::_foreach", "aten::_fused")) for name in names):
-        made = np.zeros(len(window), bool)
-    found: Array = _are_parameters(window) & np.isin(window.bytes, window.bytes[made])
-    return found
-
-
-def own_scratch(window: Window) -> Array:
-    """Which blocks the optimizer made and freed in the step that have the bytes of a parameter."""
-    phase = np.array([each == "optimizer" for each in window.phase], bool)
-    passing = phase & (np.arange(len(window)) >= window.num_older) & (window.died < NEVER)
-    found: Array = passing & np.isin(window.bytes, window.bytes[_are_parameters(window)])
-    return found
-
-
-def _are_parameters(window: Window) -> Array:
+def are_parameters(window: Window) -> Array:
+    """Which blocks are parameters."""
     return np.array([each == "parameter" for each in window.category], bool)
 
 
@@ -300,7 +278,7 @@ def as_large_as_parameters(window: Window) -> Array:
     They may be a copy of it, in 16 bits too, or a part of its gradient that is then added to the rest, as
     where gradients are accumulated or a layer is called several times; or they may be as large by chance.
     """
-    whole = np.unique(window.bytes[_are_parameters(window)])
+    whole = np.unique(window.bytes[are_parameters(window)])
     found: Array = np.isin(window.bytes, np.concatenate([whole, whole // 2]))
     return found
 
