@@ -29,6 +29,8 @@ class FakeHistory:
         self.happened: list[list[Entry]] = [[] for _ in range(devices)]
         """All events since the recording began, without ``snapshot`` entries."""
         self.live: list[dict[int, dict[str, Any]]] = [{} for _ in range(devices)]
+        self.pools: dict[int, tuple[int, int]] = {}
+        """Private pools by address; the trace tells none of them."""
         self.allocated = 0
         self.looks = 0
         self.starts = 0
@@ -123,7 +125,8 @@ class FakeHistory:
         in_use = block["state"] == "active_allocated"
         return {
             "device": device, "address": address, "total_size": rounded, "stream": block["stream"],
-            "allocated_size": rounded if in_use else 0, "active_size": rounded, "segment_pool_id": (0, 0),
+            "allocated_size": rounded if in_use else 0, "active_size": rounded,
+            "segment_pool_id": self.pools.get(address, (0, 0)),
             "blocks": [
                 {"address": address, "size": rounded, "requested_size": block["size"],
                  "state": block["state"], "frames": block["frames"]}
