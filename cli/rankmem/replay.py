@@ -55,6 +55,9 @@ def trace_of_snapshot(
 ) -> Trace:
     """What the allocator of a device was asked while a memory snapshot's history was recorded.
 
+    Private pools are those of the segments at the end, where the history does not tell them; a segment given
+    back before counts as the default pool's (``num_unknown_pools`` of the trace says how many).
+
     Args:
         snapshot: what ``torch.cuda.memory._snapshot()`` returns, or ``_dump_snapshot`` has pickled.
         device: the device's number in it.
@@ -90,7 +93,9 @@ def trace_of_snapshot(
             | _place(event, event.size_bytes)
         )
     given = settings or Settings.recorded(_settings_text(snapshot), device_type)
-    return trace_of(pa.Table.from_pylist(start, _START), pa.Table.from_pylist(events, _EVENTS), given)
+    trace = trace_of(pa.Table.from_pylist(start, _START), pa.Table.from_pylist(events, _EVENTS), given)
+    trace.num_unknown_pools = found[device].num_unknown_pools
+    return trace
 
 
 def _row(kind: str, number: int | None, what: Any, size_bytes: int) -> dict[str, Any]:

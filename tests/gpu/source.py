@@ -91,6 +91,9 @@ def judge_fit(what: str, predicted: Any, real: Any, size: int, at_most: float) -
         else:
             yield figure(f"{what}: {name}, predicted and real", [ours[name], theirs[name]])
             yield within(f"{what}: {name}", abs(ours[name] / theirs[name] - 1), at_most)
+    low, high, found = ours["low_bytes"], ours["high_bytes"], theirs["live_peak_bytes"]
+    told = f"{low} to {high}"
+    yield Found(what=f"{what}: within its own bounds", ok=low <= found <= high, measured=found, expected=told)
 
 
 def _fit(place: Place) -> Iterator[Found]:

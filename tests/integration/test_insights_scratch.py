@@ -10,11 +10,10 @@ import pytest
 
 import scratch_trainings
 from rankmem_aggregator import connect
-from rankmem_aggregator.insights.capacity import optimizer_at_once
+from rankmem_aggregator.insights.as_cuda import optimizer_at_once, stepped_alone
 from rankmem_aggregator.insights.edits import Step, one_at_a_time
 from rankmem_aggregator.insights.windows import (
     Window,
-    bytes_stepped_alone,
     place_of,
     read_window,
     step_sizes,
@@ -42,7 +41,8 @@ def test_the_scratch_of_all_tensors_at_once_follows_from_a_run_tensor_by_tensor(
     windows: dict[str, Window], name: str
 ) -> None:
     alone, real = windows[f"{name} alone"], windows[f"{name} at once"]
-    assert bytes_stepped_alone(alone) > 0 == bytes_stepped_alone(real)
+    assert stepped_alone(alone).any()
+    assert not stepped_alone(real).any()
     made, sizes = optimizer_at_once(alone, alone.bytes)
     assert made.peak(sizes)[0] == pytest.approx(real.peak()[0], rel=0.001)
     assert real.peak()[0] != pytest.approx(alone.peak()[0], rel=0.01)

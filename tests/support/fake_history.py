@@ -40,6 +40,8 @@ class FakeHistory:
         self.settings: dict[str, Any] = {"max_split_size": -1, "roundup_power2_divisions": {"1": 0}}
         self.shifts_us: Iterator[int] = itertools.repeat(0)
         """How far the next look finds each entry's time from where it was."""
+        self.pools: dict[int, tuple[int, int]] = {}
+        """Private pools by address; the trace tells none of them."""
         self.allocated = 0
         self.looks = 0
         self.starts = 0
@@ -164,9 +166,9 @@ class FakeHistory:
         rest = dict(self.live[device])
         for address, size in self.segments[device].items():
             within = [at for at in rest if address <= at < address + size]
-            yield _segment(device, address, size, {at: rest.pop(at) for at in within})
+            yield _segment(device, address, size, {at: rest.pop(at) for at in within}, self.pools)
         for at, block in rest.items():
-            yield _segment(device, at, block["block_bytes"], {at: block})
+            yield _segment(device, at, block["block_bytes"], {at: block}, self.pools)
 
     def _figures(self, device: int) -> Figures:
         blocks = self.live[device].values()
@@ -177,7 +179,13 @@ class FakeHistory:
         )
 
 
-def _segment(device: int, address: int, size: int, live: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def _segment(
+    device: int,
+    address: int,
+    size: int,
+    live: dict[int, dict[str, Any]],
+    pools: dict[int, tuple[int, int]],
+) -> dict[str, Any]:
     blocks = [
         {"address": at, "size": block["block_bytes"], "requested_size": block["size"],
          "state": block["state"], "frames": block["frames"]}
@@ -188,5 +196,6 @@ def _segment(device: int, address: int, size: int, live: dict[int, dict[str, Any
         "device": device, "address": address, "total_size": size,
         "stream": next((block["stream"] for block in live.values()), 0),
         "allocated_size": sum(block["size"] for block in in_use),
-        "active_size": sum(block["size"] for block in blocks), "segment_pool_id": (0, 0), "blocks": blocks,
+        "active_size": sum(block["size"] for block in blocks),
+        "segment_pool_id": pools.get(address, (0, 0)), "blocks": blocks,
     }  # fmt: skip

@@ -31,6 +31,7 @@ def sized_steps(
     rank: int = 0,
     odd: Sequence[int] = (),
     scratch: str = "",
+    scratch_bytes: int = 0,
     parts: int = 0,
     weight_bytes: int = WEIGHT_BYTES,
     **more: Any,
@@ -40,7 +41,8 @@ def sized_steps(
 
     Args:
         odd: places of steps that make a cast of each activation, as with autocast.
-        scratch: the operator that makes the optimizer's, as large as a weight, for one layer after the other.
+        scratch: the operator that makes the optimizer's, for one layer after the other.
+        scratch_bytes: of it; 0: as large as a weight.
         parts: of each gradient, made and added to it while it is there, as where a layer is called again.
         weight_bytes: of a layer.
         more: fields of RankLog.
@@ -55,7 +57,8 @@ def sized_steps(
         at = (step + 1) * SECOND_NS
         _step(
             log, step, batch, at, of,
-            casts=step in odd, scratch=scratch, parts=parts, weight_bytes=weight_bytes,
+            casts=step in odd, scratch=scratch, scratch_bytes=scratch_bytes or weight_bytes, parts=parts,
+            weight_bytes=weight_bytes,
         )  # fmt: skip
     return log
 
@@ -79,6 +82,7 @@ def _step(
     *,
     casts: bool,
     scratch: str,
+    scratch_bytes: int,
     parts: int,
     weight_bytes: int,
 ) -> None:
@@ -129,7 +133,7 @@ def _step(
     for layer in range(LAYERS):
         freed(f"g{layer}")
         if scratch:
-            made(f"t{layer}", weight_bytes, scratch, "temporary", "optimizer")
+            made(f"t{layer}", scratch_bytes, scratch, "temporary", "optimizer")
             freed(f"t{layer}")
     freed("x")
     log.step_ends(step, at=at + 1)

@@ -221,11 +221,16 @@ def test_replays_are_exact_by_default_and_close_under_other_settings(
 
 def test_a_prediction_is_held_against_the_size_as_it_was_recorded() -> None:
     def answer(size: int, live: int) -> Any:
-        rows = [{"size": size, "live_peak_bytes": live, "reserved_peak_bytes": None}]
+        bounds = {"low_bytes": live - 7, "high_bytes": live + 7}
+        rows = [{"size": size, "live_peak_bytes": live, "reserved_peak_bytes": None} | bounds]
         return SimpleNamespace(rows=SimpleNamespace(to_pylist=lambda: rows), sentence="says")
 
     assert ok(judge_fit("f", answer(16, 1005), answer(16, 1000), 16, 0.01))["f: live_peak_bytes"]
     assert ok(judge_fit("f", answer(16, 1020), answer(16, 1000), 16, 0.01))["f: live_peak_bytes"] is False
+    assert ok(judge_fit("f", answer(16, 1005), answer(16, 1000), 16, 0.01))["f: within its own bounds"]
+    assert (
+        ok(judge_fit("f", answer(16, 992), answer(16, 1000), 16, 0.01))["f: within its own bounds"] is False
+    )
     assert ok(judge_fit("f", answer(8, 1), answer(16, 1), 16, 0.01)) == {"f": False}
 
 

@@ -11,10 +11,15 @@ import pytest
 
 from import_read import asked, imported
 from made_snapshots import dump, random_snapshot
+from rankmem_aggregator import connect
+from rankmem_aggregator.insights.replays import check
+from rankmem_imports.files.plain_pickle import load_plain
 from rankmem_imports.formats import FORMATS
 from rankmem_imports.recording import Identity
 from rankmem_protos.errors import Code, RankmemError
 from snapshot_oracle import truth_of
+
+RECORDINGS = Path(__file__).with_name("recordings")
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +128,37 @@ def test_metadata_of_several_devices_and_labels_of_blocks_are_markers(tmp_path: 
     names = asked(database, "SELECT name, ended_ns - started_ns FROM marker ORDER BY started_ns, name")
     assert sorted(name for name, _ in names) == ["a tensor", "first", "second"]
     assert dict(names)["a tensor"] == 0
+
+
+def test_private_pools_are_those_of_the_segments_and_the_replay_out_of_the_database_is_exact(
+    tmp_path: Path,
+) -> None:
+    database = tmp_path / "made.duckdb"
+    assert imported(database, RECORDINGS / "allocator_graph.pickle.gz").failed == []
+    with connect(database) as queries:
+        found = check(queries.allocator_trace(0))
+    assert (found.num_allocations, found.is_exact) == (627, True)
+    assert asked(database, "SELECT DISTINCT pool FROM allocation ORDER BY 1") == [("1.0",), (None,)]
+
+
+def test_segments_given_back_are_of_no_known_pool_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = load_plain(RECORDINGS / "allocator_graph.pickle.gz")
+    pool = next(each for each in raw["segments"] if each["segment_pool_id"] != (0, 0))
+    gone = {"action": "segment_free", "addr": pool["address"], "size": pool["total_size"], "stream": 0}
+    raw["device_traces"][0].append(gone)  # its graph was reset, its tensors with it
+    raw["segments"].remove(pool)
+    database = tmp_path / "made.duckdb"
+    assert imported(database, dump(tmp_path / "made.pickle", raw)).failed == []
+    assert (
+        "of the segments given back before the end (1) nothing tells the private pool"
+        in capsys.readouterr().err
+    )
+    with connect(database) as queries:
+        answer = queries.fragmentation()
+    assert answer.verdict == "cannot tell"
+    assert "of 1 segment given back before the snapshot was taken it does not tell" in answer.sentence
 
 
 @pytest.mark.parametrize(

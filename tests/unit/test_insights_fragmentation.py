@@ -225,7 +225,7 @@ def test_a_setting_that_saves_much_is_a_finding_and_says_where_it_was_checked(st
     answer = stored(log).fragmentation(rank=0)
     assert (answer.verdict, answer.certainty) == ("finding", "predicted")
     assert answer.sentence.startswith("rank 0, cuda:0: fragmentation costs ")
-    assert "on a simulated device, not yet on a GPU" in answer.error
+    assert "on a simulated device, not on a GPU" in answer.error
     assert answer.next_commands[0].startswith("PYTORCH_CUDA_ALLOC_CONF=")
     saved = {row["settings"]: row["saved_bytes"] for row in answer.rows.to_pylist()}
     assert saved["expandable_segments:True"] > 100 * MIB

@@ -77,6 +77,18 @@ def test_every_event_is_drained_once_in_order(
     assert said == [LOSSES]
 
 
+def test_an_event_has_the_private_pool_of_its_segment(
+    drain: SnapshotDrain, history: FakeHistory, tmp_path: Path
+) -> None:
+    history.pools[0x2000] = (3, 0)
+    drain.attach()
+    history.alloc(0x1000, 100)
+    history.alloc(0x2000, 200)
+    drain.close()
+    pools = [record["d"] for record in log_of(tmp_path / "spool", Kind.EVENT)]
+    assert pools == [0, 3 << 32]
+
+
 @examples(0.6)
 @given(
     steps=st.lists(st.sampled_from(["alloc", "same", "free", "drain", "race"]), max_size=80),

@@ -86,6 +86,62 @@ def test_pools_streams_and_ooms_are_kept_and_annotations_are_no_events() -> None
     assert packed_pool(None) == packed_pool((0, 0)) == 0
 
 
+def private_segment(address: int, size: int) -> dict[str, Any]:
+    return {
+        "device": 0, "address": address, "total_size": size, "stream": 0, "segment_pool_id": (1, 2),
+        "allocated_size": 0, "active_size": 0, "blocks": [{"size": size, "state": "inactive"}],
+    }  # fmt: skip
+
+
+def events(*entries: tuple[str, int, int]) -> list[dict[str, Any]]:
+    return [{"action": action, "addr": addr, "size": size, "stream": 0} for action, addr, size in entries]
+
+
+def test_events_are_of_the_private_pool_in_whose_segment_they_lie() -> None:
+    trace = events(
+        ("segment_alloc", 100, 50), ("alloc", 120, 10), ("alloc", 150, 10), ("free_completed", 120, 10)
+    )
+    [device] = parse({"segments": [private_segment(100, 50)], "device_traces": [trace]})
+    private = 1 << 32 | 2
+    assert [event.pool for event in device.events] == [private, private, 0, private]
+    assert device.num_unknown_pools == 0
+
+
+def test_what_lay_there_before_a_private_segment_came_is_of_no_known_pool() -> None:
+    trace = events(
+        ("segment_alloc", 100, 80), ("alloc", 120, 10), ("free_completed", 120, 10),
+        ("segment_free", 100, 80), ("segment_alloc", 100, 50), ("alloc", 120, 10),
+    )  # fmt: skip
+    [device] = parse({"segments": [private_segment(100, 50)], "device_traces": [trace]})
+    assert [bool(event.pool) for event in device.events] == [False] * 4 + [True] * 2
+    assert device.num_unknown_pools == 1
+
+
+def test_of_an_expandable_private_segment_pages_that_came_later_cut_earlier_ones_out() -> None:
+    trace = events(
+        ("alloc", 110, 5), ("segment_unmap", 120, 20), ("segment_map", 120, 20), ("alloc", 130, 5),
+        ("alloc", 150, 5),
+    )  # fmt: skip
+    trace.insert(1, events(("alloc", 125, 5))[0])  # in pages that were given back: nothing tells its pool
+    [device] = parse({"segments": [private_segment(100, 60)], "device_traces": [trace]})
+    assert [bool(event.pool) for event in device.events] == [True, False, False, True, True, True]
+    assert device.num_unknown_pools == 1
+
+
+def test_a_trace_that_tells_pools_is_believed_and_torch_2_0_knows_none() -> None:
+    told = events(("segment_alloc", 100, 50), ("alloc", 100, 5), ("segment_free", 300, 9))
+    for entry in told:
+        entry["pool_id"] = (0, 0)
+    told[1]["pool_id"] = (7, 7)
+    [device] = parse({"segments": [private_segment(100, 50)], "device_traces": [told]})
+    assert [event.pool for event in device.events] == [0, packed_pool((7, 7)), 0]
+    assert device.num_unknown_pools == 0
+    old = private_segment(100, 50)
+    del old["segment_pool_id"]
+    [device] = parse({"segments": [old], "device_traces": [events(("alloc", 100, 5))]})
+    assert (device.events[0].pool, device.num_unknown_pools) == (0, 1)
+
+
 GOOD: dict[str, Any] = {
     "segments": [
         {

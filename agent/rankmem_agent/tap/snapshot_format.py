@@ -10,12 +10,17 @@ They are found by running the trace backwards from ``segments``, the state at it
 are read under two locks, one after the other, so a few events may be in one and not in the other:
 they are reconciled by address and counted as residue, never an error.
 
+**Private pools.** PyTorch's entries tell no pool (seen up to 2.11), the segments at the end do. An event is
+of the pool in whose segment it lies, if that segment is still there at the end. Of one that was given back
+before nothing tells the pool: it is taken for the default one's, and counted.
+
 Source: ``_snapshot``'s docstring in torch/cuda/memory.py (2.6 to 2.13); torch 2.0's form (blocks without
 address, ``history`` in place of frames) and torch_npu's (no times, raw stream pointers) from recordings.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -44,7 +49,7 @@ class Event(NamedTuple):
     """Requested size of the block, or size of the segment."""
     stream: int
     pool: int
-    """first << 32 | second of the private pool's id; 0 for none, or where not recorded."""
+    """first << 32 | second of the private pool's id; 0 for none, or where nothing tells it."""
     time_us: int | None
     device_free_bytes: int | None
     """For oom alone."""
@@ -84,6 +89,8 @@ class DeviceSnapshot:
     blocks: dict[int, Block]
     """In use or awaiting a free, at the end, by address."""
     segments: list[Segment]
+    num_unknown_pools: int = 0
+    """Segments, or parts of expandable ones, of which nothing tells whether they were a private pool's."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,6 +179,76 @@ def event_of(entry: dict[str, Any]) -> Event | None:
     )
 
 
+def with_pools(events: list[Event], segments: Sequence[Segment]) -> list[Event]:
+    """The events with their private pools, which a trace does not tell, from the segments at its end."""
+    if any(event.pool for event in events):
+        return events
+    found = private_pools(((event.action, event.address, event.size_bytes) for event in events), segments)
+    return [
+        event._replace(pool=found[place]) if place in found else event for place, event in enumerate(events)
+    ]
+
+
+def private_pools(events: Iterable[tuple[int, int, int]], segments: Sequence[Segment]) -> dict[int, int]:
+    """The private pools in which events of a trace lie: by the event's place, packed.
+
+    Args:
+        events: action, address and bytes of each.
+        segments: those at the end of the trace.
+    """
+    ranges = _PrivateRanges(segments)
+    found: dict[int, int] = {}
+    for place, (action, address, size_bytes) in reversed(list(enumerate(events))) if ranges else ():
+        pool = ranges.pool_at(address)
+        if pool:
+            found[place] = pool
+        if action in _GAINS or action in _LOSES:  # before it, something else may have been there
+            ranges.cut(address, address + size_bytes)
+    return found
+
+
+def pools_of(entries: Sequence[dict[str, Any]], segments: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """The private pools of a trace's entries, by place, packed: as they say, else as the segments do."""
+    told = {
+        place: packed_pool(pool_id)
+        for place, entry in enumerate(entries)
+        if (pool_id := entry.get("pool_id") or entry.get("segment_pool_id")) and tuple(pool_id) != (0, 0)
+    }
+    private = [each for each in segments_of(segments) if each.pool]
+    if told or not private:
+        return told
+    events = (
+        (
+            ACTION_OF_NAME.get(entry["action"], Action.SNAPSHOT),
+            entry.get("addr", 0) & _U64_MASK,
+            entry["size"],
+        )
+        for entry in entries
+    )
+    return private_pools(events, private)
+
+
+def segments_of(segments: Iterable[dict[str, Any]]) -> list[Segment]:
+    """The segments of a snapshot."""
+    return [
+        Segment(
+            address=int(segment["address"]) & _U64_MASK,
+            size_bytes=_size(segment["total_size"]),
+            stream=int(segment["stream"]) & _U64_MASK,
+            pool=packed_pool(segment.get("segment_pool_id")),
+        )
+        for segment in segments
+    ]
+
+
+def count_unknown_pools(trace: Sequence[dict[str, Any]], segments: Sequence[dict[str, Any]]) -> int:
+    """Of how many segments nothing tells the private pool: those given back before the end, unless the trace
+    tells pools, and all of torch 2.0."""
+    is_told = any("pool_id" in entry or "segment_pool_id" in entry for entry in trace)
+    gone = 0 if is_told else sum(ACTION_OF_NAME.get(entry["action"]) in _LOSES for entry in trace)
+    return gone + sum("segment_pool_id" not in segment for segment in segments)
+
+
 def packed_pool(pool_id: Sequence[int] | None) -> int:
     """A pool's id as records carry it: first << 32 | second."""
     if not pool_id:
@@ -197,24 +274,18 @@ def replay(state: MemoryState, events: Iterable[Event]) -> MemoryState:
 
 
 def _device(
-    number: int, trace: Iterable[dict[str, Any]], segments: Sequence[dict[str, Any]]
+    number: int, trace: Sequence[dict[str, Any]], segments: Sequence[dict[str, Any]]
 ) -> DeviceSnapshot:
     blocks: dict[int, Block] = {}
     for segment in segments:
         blocks.update((block.address, block) for block in _blocks(segment))
+    held = segments_of(segments)
     return DeviceSnapshot(
         device_index=number,
-        events=events_of(trace),
+        events=with_pools(events_of(trace), held),
         blocks=blocks,
-        segments=[
-            Segment(
-                address=int(segment["address"]) & _U64_MASK,
-                size_bytes=_size(segment["total_size"]),
-                stream=int(segment["stream"]) & _U64_MASK,
-                pool=packed_pool(segment.get("segment_pool_id")),
-            )
-            for segment in segments
-        ],
+        segments=held,
+        num_unknown_pools=count_unknown_pools(trace, segments),
     )
 
 
@@ -288,6 +359,35 @@ def _apply(state: MemoryState, event: Event) -> None:
 
 _GAINS: Final = frozenset({Action.SEGMENT_ALLOC, Action.SEGMENT_MAP})
 _LOSES: Final = frozenset({Action.SEGMENT_FREE, Action.SEGMENT_UNMAP})
+
+
+class _PrivateRanges:
+    """Addresses of private pools, as a trace is walked backwards from its end."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        private = sorted((each.address, each.address + each.size_bytes, each.pool) for each in segments)
+        self._ranges = [each for each in private if each[2]]
+        self._begins = [begin for begin, _, _ in self._ranges]
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def pool_at(self, address: int) -> int:
+        """The pool of the range in which an address lies; 0 where it lies in none."""
+        at = bisect_right(self._begins, address) - 1
+        return self._ranges[at][2] if at >= 0 and address < self._ranges[at][1] else 0
+
+    def cut(self, begin: int, end: int) -> None:
+        """Takes a range out."""
+        first = max(bisect_right(self._begins, begin) - 1, 0)
+        last, kept = first, []
+        while last < len(self._ranges) and self._begins[last] < end:
+            low, high, pool = self._ranges[last]
+            parts = (low, min(high, begin), pool), (max(low, end), high, pool)
+            kept += [part for part in parts if part[0] < part[1]]
+            last += 1
+        self._ranges[first:last] = kept
+        self._begins[first:last] = [low for low, _, _ in kept]
 
 
 def _move_segment(state: MemoryState, event: Event, *, forward: bool) -> None:

@@ -30,7 +30,7 @@ from rankmem_agent.tap.snapshot_format import (
     baseline,
     device_of,
     events_of,
-    packed_pool,
+    pools_of,
 )
 from rankmem_agent.tap.snapshot_ring import RingCursor
 
@@ -165,7 +165,8 @@ class DeviceRecords:
         calls = _Runs(records, self._writer, self._calls, course)
         pack, move, index, time_ns = RECORD_STRUCT.pack, self._blocks.move, self._index, 0
         kind, cuda_type = int(Kind.EVENT), int(DeviceType.CUDA)
-        for entry in entries:
+        pools = pools_of(entries, look.segments)
+        for place, entry in enumerate(entries):
             action = ACTION_OF_NAME.get(entry["action"])
             if action is None:
                 continue
@@ -177,8 +178,7 @@ class DeviceRecords:
             if action is Action.OOM:
                 pool = entry.get("device_free") or 0
             else:
-                pool_id = entry.get("pool_id") or entry.get("segment_pool_id")
-                pool = packed_pool(pool_id) if pool_id else 0
+                pool = pools.get(place, 0)
                 larger = move(action, address, size)
                 if larger:
                     records.append(self._rounding(time_ns, action, larger))

@@ -166,6 +166,8 @@ class _Device:
     trace: DeviceTrace
     older: list[Block]
     """Blocks alive before the trace."""
+    num_unknown_pools: int
+    """Segments of which nothing tells whether they were a private pool's."""
     num_older_segments: int = 0
     segment_misfits: int = 0
     """Events of segments that do not fit those at the end."""
@@ -260,13 +262,21 @@ def _devices_of(raw: Any) -> list[_Device]:
     devices = []
     for number, entries, segments in parts:
         kind, index = divmod(codes[number], 256)
-        trace = trace_of(entries, kind, index)
         end = torch_snapshot.device_of(number, segments)
+        trace = trace_of(entries, kind, index, end.segments)
         if sum(block.requested_bytes for block in end.blocks.values()) > SIZE_BYTES_MAX:
             raise ValueError("blocks of more bytes than any device has")
         if sum(segment.size_bytes for segment in end.segments) > SIZE_BYTES_MAX:
             raise ValueError("segments of more bytes than any device has")
-        devices.append(_Device(code=codes[number], end=end, trace=trace, older=blocks_before(end, trace)))
+        devices.append(
+            _Device(
+                code=codes[number],
+                end=end,
+                trace=trace,
+                older=blocks_before(end, trace),
+                num_unknown_pools=torch_snapshot.count_unknown_pools(entries, segments),
+            )
+        )
     return devices
 
 
@@ -309,6 +319,11 @@ def _remarks_of(raw: dict[str, Any], devices: Sequence[_Device]) -> list[str]:
             total = sum(block.requested_bytes for block in device.older)
             found.append(
                 f"{device.name}: {len(device.older)} blocks ({total} bytes) are older than the trace"
+            )
+        if device.num_unknown_pools and any(segment.pool for segment in device.end.segments):
+            found.append(
+                f"{device.name}: of the segments given back before the end ({device.num_unknown_pools}) "
+                "nothing tells the private pool: they count as the default pool's"
             )
     if any(len(device.trace.records) and not device.trace.has_times for device in devices):
         found.append("the recording has no times: its events stand a microsecond apart, in its order")

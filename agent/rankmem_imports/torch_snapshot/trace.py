@@ -27,6 +27,7 @@ from rankmem_agent.tap.snapshot_format import (
     baseline,
     events_of,
     packed_pool,
+    private_pools,
 )
 from rankmem_imports.replay import FRAMES_MAX, MemoryStrings
 from rankmem_protos.bounds import NUMBER_MAX, SIZE_BYTES_MAX
@@ -61,8 +62,13 @@ class DeviceTrace:
     """Entries whose action is none of the allocator's, each with the number of records before it."""
 
 
-def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: int) -> DeviceTrace:
+def trace_of(
+    entries: Sequence[dict[str, Any]], device_type: int, device_index: int, segments: Sequence[Segment] = ()
+) -> DeviceTrace:
     """The events of a device's trace, without stacks.
+
+    Args:
+        segments: those at its end, which tell of private pools where the entries do not.
 
     Raises:
         KeyError, TypeError, ValueError, OverflowError: an entry is malformed.
@@ -84,6 +90,10 @@ def trace_of(entries: Sequence[dict[str, Any]], device_type: int, device_index: 
     pools = [entry.get("pool_id") or entry.get("segment_pool_id") for entry in entries]
     if any(pools):
         records["d"] = _pools(pools)
+    else:
+        places = zip(action.tolist(), records["a"].tolist(), records["b"].tolist(), strict=True)
+        for place, pool in private_pools(places, segments).items():
+            records["d"][place] = pool
     for place in np.flatnonzero(action == Action.OOM).tolist():
         free = entries[place].get("device_free")
         records["d"][place] = UNKNOWN if free is None else int(free) & _U64_MASK

@@ -6,24 +6,21 @@ replays, and how much of a device is there to be used.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from rankmem_aggregator.insights.lives import Array, Op, Trace
 from rankmem_aggregator.insights.replays import needed_bytes, run
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import NEVER, Window, has_backward
+from rankmem_aggregator.insights.windows import NEVER, Window
 from rankmem_protos.devices import HOST_MEMORY
 
 SPARE_SHARE: Final = 0.01
 SPARE_BYTES: Final = 256 << 20
 """Of a device that nobody gets: one per cent, 256 MiB at least."""
-WORKSPACE_BYTES: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
-"""cuBLAS's workspace of a thread, which PyTorch allocates at its first matrix product:
-CUBLAS_WORKSPACE_CONFIG :4096:2:16:8, the default but for Hopper (Source:
-aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 
 
 def usable_bytes(total_bytes: int, beyond_bytes: int | None) -> int:
@@ -42,15 +39,15 @@ def usable_on(device_type: str, total_bytes: int, beyond_bytes: int | None) -> i
     return total_bytes if device_type in HOST_MEMORY else usable_bytes(total_bytes, beyond_bytes)
 
 
-def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bool = False) -> Trace:
+def trace_at(window: Window, sizes: Array, settings: Settings, workspaces: Sequence[int] = ()) -> Trace:
     """What the allocator is asked in a step whose blocks have these sizes.
 
     Args:
-        workspaces: with those of cuBLAS, for a step that ran on a CPU; backward's thread has one of its own.
+        workspaces: the bytes of blocks that libraries hold all the time, which are not in the step.
     """
     trace = Trace(settings=settings)
-    for _ in range((2 if has_backward(window) else 1) if workspaces else 0):
-        _older(trace, WORKSPACE_BYTES, trace.group_of(None, 0))
+    for size_bytes in workspaces:
+        _older(trace, size_bytes, trace.group_of(None, 0))
     first = trace.num_older
     groups = [trace.group_of(pool, stream) for pool, stream in zip(window.pool, window.stream, strict=True)]
     num_older = window.num_older
@@ -64,31 +61,6 @@ def trace_at(window: Window, sizes: Array, settings: Settings, *, workspaces: bo
         trace.address.append(0)
         trace.reserved.append(0)
     return trace
-
-
-def optimizer_at_once(window: Window, sizes: Array) -> tuple[Window, Array]:
-    """The step, with its blocks' sizes, if the optimizer took all tensors at once instead of one by one.
-
-    Its scratch is then a block for each parameter, all of them alive from its first to its last.
-    """
-    made = np.arange(len(window)) >= window.num_older
-    own = made & np.array([phase == "optimizer" for phase in window.phase], bool)
-    scratch = own & (window.died < NEVER)
-    parameters = np.flatnonzero([each == "parameter" for each in window.category])
-    begin = window.born[own].min()
-    end = max(window.died[scratch].max(initial=0), window.born[own].max() + 1)
-    kept = np.flatnonzero(~scratch)
-    born = np.concatenate([window.born[kept], np.full(len(parameters), begin)])
-    died = np.concatenate([window.died[kept], np.full(len(parameters), end)])
-    order = np.argsort(born, kind="stable")
-    of = np.concatenate([kept, parameters])[order]
-    columns: dict[str, Any] = {
-        each.name: [getattr(window, each.name)[place] for place in of]
-        for each in fields(window)
-        if isinstance(getattr(window, each.name), list)
-    }
-    at_once = replace(window, born=born[order], died=died[order], bytes=window.bytes[of], **columns)
-    return at_once, sizes[of]
 
 
 def _older(trace: Trace, size_bytes: int, group: int) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.insights import fit_text as text
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
+from rankmem_aggregator.insights.as_cuda import stepped_alone
 from rankmem_aggregator.insights.capacity import usable_bytes, usable_on
 from rankmem_aggregator.insights.fit_model import Device, Fitted, Sized, largest_figures
 from rankmem_aggregator.insights.fit_sizes import Wanted, read_sizes, wanted_of
@@ -25,7 +26,7 @@ from rankmem_aggregator.insights.laws import Law
 from rankmem_aggregator.insights.reading import CannotTell, read_trace
 from rankmem_aggregator.insights.replays import check
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import Place, bytes_stepped_alone, place_of
+from rankmem_aggregator.insights.windows import Place, place_of
 from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
@@ -102,9 +103,7 @@ def _device(ask: Ask, place: Place, request: Request) -> Device:
         settings = Settings() if request.as_device else None
         total = request.in_bytes
         usable = None if total is None else usable_on(request.as_device or place.device_type, total, None)
-        return Device(
-            settings=settings, total_bytes=total, usable_bytes=usable, workspaces=settings is not None
-        )
+        return Device(settings=settings, total_bytes=total, usable_bytes=usable, as_cuda=settings is not None)
     beyond = _beyond_bytes(ask, place)
     total = request.in_bytes or place.total_bytes
     usable = None if total is None else usable_bytes(total, beyond)
@@ -118,7 +117,7 @@ def _device(ask: Ask, place: Place, request: Request) -> Device:
     except CannotTell as why:
         settings, reason = None, str(why)
     return Device(
-        settings=settings, total_bytes=total, usable_bytes=usable, workspaces=False, not_replayed=reason
+        settings=settings, total_bytes=total, usable_bytes=usable, as_cuda=False, not_replayed=reason
     )
 
 
@@ -139,8 +138,8 @@ def _answer(
     asked = {each.size: (each.number, each.times) for each in wanted}
     known = {each.size: (each.number, each.size / largest.size) for each in fitted.recorded}
     rows = [sized.row(size, *own) for size, own in sorted((asked | known).items())]
-    below = max(fitted.below_at(each.size) for each in wanted)
-    figures = _figures(fitted, device, request, place) | {"below_share": below}
+    below, above = map(max, zip(*(sized.shares_at(each.size) for each in wanted), strict=True))
+    figures = _figures(fitted, device, request, place) | {"below_share": below, "above_share": above}
     if device.usable_bytes is not None and not device.not_replayed:
         figures |= largest_figures(sized, largest)
     first = next(row for row in rows if row["times"] == wanted[0].times) if request.wanted else None
@@ -149,9 +148,9 @@ def _answer(
         question="fit",
         session_id=session_id,
         verdict="finding" if request.wanted and does_not else "fine",
-        certainty="suspected" if device.workspaces or device.not_replayed else "predicted",
+        certainty="suspected" if device.as_cuda or device.not_replayed else "predicted",
         sentence=text.sentence(place.name, first, figures, rows),
-        error=text.error(below, fitted.above, len(fitted.recorded)),
+        error=text.error(below, above, len(fitted.recorded), as_cuda=device.as_cuda),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
         notes=text.notes(figures, rows[-1]),
@@ -172,7 +171,7 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         "attempt": place.attempt,
         "rank": place.rank,
         "device": place.device,
-        "as_device": request.as_device if device.workspaces else None,
+        "as_device": request.as_device if device.as_cuda else None,
         "num_sizes": len(fitted.recorded),
         "recorded_sizes": [each.number for each in fitted.recorded],
         "recorded_input_bytes": [each.input_bytes for each in fitted.recorded],
@@ -180,10 +179,11 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         "num_blocks": len(model.window),
         "num_matched": model.num_matched,
         "shares_at_peak": shares,
-        "above_share": fitted.above,
         "total_bytes": device.total_bytes,
         "usable_bytes": device.usable_bytes,
         "not_replayed": device.not_replayed,
-        "has_workspaces": device.workspaces,
-        "foreach_bytes": bytes_stepped_alone(model.window) if device.workspaces else None,
+        "has_workspaces": device.as_cuda,
+        "foreach_bytes": int(model.window.bytes[stepped_alone(model.window)].sum())
+        if device.as_cuda
+        else None,
     }

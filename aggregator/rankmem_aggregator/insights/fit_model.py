@@ -7,22 +7,24 @@ bounds of their error; :class:`Sized`, what they come to on the device. Asks not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankmem_aggregator.insights.capacity import optimizer_at_once, reserved_and_needed, runs_in, trace_at
+from rankmem_aggregator.insights.as_cuda import Variant, variants
+from rankmem_aggregator.insights.capacity import reserved_and_needed, runs_in
 from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
 from rankmem_aggregator.insights.laws import Model, of_one, of_two
-from rankmem_aggregator.insights.lives import Trace
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import bytes_stepped_alone
 
 TWO_SIZES_SHARE: Final = 0.01
 ONE_SIZE_SHARES: Final = (0.2, 0.01)
 """How far the real peak may be below and above that predicted from one size, should no block grow that may be
 a copy of a parameter: measured, docs/insights.md."""
+AS_CUDA_SHARE: Final = 0.01
+"""How far a CPU's step on CUDA may be outside of the ways in which it may run there: of six trainings on one
+GPU 0.15 % at most (docs/insights.md)."""
 TIMES_MAX: Final = 1 << 16
 """Of the largest recorded size: where the search for the largest that fits ends."""
 STEPS_OF_TIMES: Final = 20
@@ -99,8 +101,8 @@ class Device:
     """Of its allocator; None where it keeps no pool, or cannot be replayed."""
     total_bytes: int | None
     usable_bytes: int | None
-    workspaces: bool
-    """Whether cuBLAS's are to be added."""
+    as_cuda: bool
+    """Whether a CPU's step is to run on CUDA, where libraries and the optimizer allocate otherwise."""
     not_replayed: str = ""
     """Why there is no figure of the allocator; empty on a CPU."""
 
@@ -112,30 +114,36 @@ class Sized:
     fitted: Fitted
     device: Device
 
-    def traces(self, size: float, settings: Settings) -> Iterator[Trace]:
-        """What the allocator is asked: as recorded, and by an optimizer that takes all tensors at once, if on
-        the device it would."""
-        model, workspaces = self.fitted.model(size), self.device.workspaces
-        window, sizes = model.window, model.sizes_at(size)
-        yield trace_at(window, sizes, settings, workspaces=workspaces)
-        if workspaces and bytes_stepped_alone(window):
-            yield trace_at(*optimizer_at_once(window, sizes), settings, workspaces=workspaces)
+    def variants(self, size: float) -> Iterable[Variant]:
+        """Ways in which the step may run, first the one that is told."""
+        model = self.fitted.model(size)
+        one = Variant(window=model.window, sizes=model.sizes_at(size))
+        return variants(one.window, one.sizes) if self.device.as_cuda else (one,)
+
+    def shares_at(self, size: float) -> tuple[float, float]:
+        """By what shares the real peak may be below and above the one told, of a size not recorded."""
+        share = AS_CUDA_SHARE if self.device.as_cuda else 0.0
+        below, above = self.fitted.below_at(size), self.fitted.above
+        return below + share - below * share, above + share + above * share
 
     def row(self, size: float, number: int | None, times: float) -> dict[str, Any]:
         fitted, device = self.fitted, self.device
         is_recorded = any(each.size == size for each in fitted.recorded)
-        live = fitted.model(size).peak_at(size)
-        below, above = (0.0, 0.0) if is_recorded else (fitted.below_at(size), fitted.above)
+        below, above = self.shares_at(size)
+        if is_recorded:
+            below = above = AS_CUDA_SHARE if device.as_cuda else 0.0
+        told, *others = self.variants(size)
+        peaks = [each.peak_bytes() for each in (told, *others)]
         reserved = needed = None
         if device.settings is not None:
-            reserved, needed = reserved_and_needed(next(self.traces(size, device.settings)))
+            reserved, needed = reserved_and_needed(told.trace(device.settings))
         return {
             "size": number,
             "times": times,
             "is_recorded": is_recorded,
-            "live_peak_bytes": live,
-            "low_bytes": round(live * (1 - below)),
-            "high_bytes": round(live * (1 + above)),
+            "live_peak_bytes": peaks[0],
+            "low_bytes": round(min(peaks) * (1 - below)),
+            "high_bytes": round(max(peaks) * (1 + above)),
             "needed_bytes": needed,
             "reserved_peak_bytes": reserved,
             "fits": self.fits(size),
@@ -145,20 +153,21 @@ class Sized:
         """yes, no or unclear; None where no device was named."""
         if self.device.usable_bytes is None:
             return None
-        below = self.fitted.below_at(size)
+        below, above = self.shares_at(size)
         if self.device.not_replayed:  # what it needs beyond its live bytes is not known
             return "unclear" if self.runs(size, -below) else "no"
         # The allocator's own error is within the same bounds as the bytes it is given.
-        if self.runs(size, self.fitted.above):
+        if self.runs(size, above):
             return "yes"
         return "unclear" if self.runs(size, -below, means=any) else "no"
 
     def runs(self, size: float, more: float = 0.0, means: Callable[[Iterable[bool]], bool] = all) -> bool:
-        """Whether it runs, were all of it larger by a share: under all of :meth:`traces`, or any."""
+        """Whether it runs, were all of it larger by a share: in all of :meth:`variants`, or any."""
         usable = (self.device.usable_bytes or 0) / (1 + more)
         if self.device.settings is None:
             return self.fitted.model(size).peak_at(size) <= usable
-        return means(runs_in(each, usable) for each in self.traces(size, self.device.settings))
+        settings = self.device.settings
+        return means(runs_in(each.trace(settings), usable) for each in self.variants(size))
 
 
 def _largest(runs: Callable[[int], bool], most: int) -> int:
@@ -186,7 +195,7 @@ def largest_figures(sized: Sized, largest: Recorded) -> dict[str, Any]:
         found = _largest(lambda count: sized.runs(count * unit, more), most)
         return found if found >= least else 0
 
-    found = {"largest": largest_with(0.0), "largest_surely": largest_with(sized.fitted.above)}
+    found = {"largest": largest_with(0.0), "largest_surely": largest_with(sized.shares_at(largest.size)[1])}
     if largest.number is not None:
         return {f"{name}_size": value or None for name, value in found.items()}
     return {f"{name}_times": value / STEPS_OF_TIMES or None for name, value in found.items()}

@@ -35,7 +35,7 @@ TRIED: Final = (
 )
 """Beside the recording's own. garbage_collection_threshold acts only with a memory fraction set."""
 DIFFERENCE_SHARE_MAX: Final = 0.01
-"""Of the highest reserved: by more than this the model of settings that were not measured may not miss it."""
+"""Of the highest reserved: by more than this the model of other than the default settings may not miss it."""
 FINDING_SHARE: Final = 0.02
 """Of what is needed now: a setting that saves at least this, and two steps of the search, is a finding."""
 
@@ -118,7 +118,8 @@ def answer_of(session_id: str, traced: TracedDevice, found: Check) -> Answer:
 
 def _refuse(traced: TracedDevice, found: Check) -> None:
     """Raises CannotTell where the replay is not the recording."""
-    allowed = 0 if traced.trace.settings.is_measured() else found.recorded_peak_bytes * DIFFERENCE_SHARE_MAX
+    is_default = not traced.trace.settings.text()
+    allowed = 0 if is_default else found.recorded_peak_bytes * DIFFERENCE_SHARE_MAX
     if found.reserved_difference_bytes > allowed:
         raise CannotTell(text.differs(traced.name, found))
 

@@ -11,7 +11,7 @@ from rankmem_aggregator.quantity_text import bytes_text, counted
 Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-NOT_ON_DEVICES: Final = "was checked against PyTorch's own allocator on a simulated device, not yet on a GPU"
+NOT_ON_DEVICES: Final = "was checked against PyTorch's own allocator on a simulated device, not on a GPU"
 
 
 def sentence(name: str, figures: Figures, best: Row | None) -> str:
@@ -95,9 +95,10 @@ def _size(num_bytes: int | None) -> str:
 
 def differs(name: str, found: Check) -> str:
     """Why nothing can be told of a recording that its replay does not reproduce."""
+    why = (*found.reasons, "events may be missing, or the allocator is another version")
     return (
         f"the replay does not reproduce the recording of {name}: reserved differs by up to "
         f"{bytes_text(found.reserved_difference_bytes)} of {bytes_text(found.recorded_peak_bytes)}, and "
-        f"{found.num_same_address:,} of {found.num_allocations:,} addresses are the recorded ones; events "
-        "may be missing, or the allocator is another version"
+        f"{found.num_same_address:,} of {found.num_allocations:,} addresses are the recorded ones; "
+        f"{'; '.join(why)}"
     )

@@ -96,6 +96,8 @@ class Trace:
     """They are no ops."""
     num_unknown_frees: int = 0
     """Frees of blocks that nothing tells of."""
+    num_unknown_pools: int = 0
+    """Segments that may have been a private pool's, which nothing tells: they count as the default one's."""
 
     @property
     def num_older(self) -> int:

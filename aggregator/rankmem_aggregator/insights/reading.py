@@ -20,6 +20,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 EVENTS_MAX: Final = 2_000_000
 """Of a device, that are replayed: some 3 s for one replay, two minutes for an answer of many, and 1 GiB."""
+OF_SNAPSHOTS: Final = frozenset({"torch-snapshot", "snapshot"})
+"""Sources whose events have the private pools of the segments at the end alone."""
 
 
 class CannotTell(Exception):
@@ -91,6 +93,9 @@ def read_trace(
         raise CannotTell(f"the events of {name} have no addresses, so a replay cannot be checked")
     start = ask("allocator_start", session=session_id, **place)
     trace = trace_of(start, events, settings, row["total_bytes"])
+    if row["source"] in OF_SNAPSHOTS:
+        gone = events.filter(pc.is_in(events["action"], pa.array(sorted(LOSSES))))
+        trace.num_unknown_pools = gone["pool"].null_count
     if not trace.num_allocations:
         raise CannotTell(f"no allocation of {name} was recorded, only what it held")
     if not row["num_segments"] and not set(events["action"].unique().to_pylist()) & (GAINS | LOSSES):

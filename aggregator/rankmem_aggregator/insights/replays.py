@@ -14,6 +14,7 @@ from rankmem_aggregator.insights.lives import GAINS, Op, Trace, block_bytes_of
 from rankmem_aggregator.insights.packing import intervals, live_peak_bytes
 from rankmem_aggregator.insights.settings import SMALL_BYTES_MAX, UNLIMITED, Settings
 from rankmem_aggregator.insights.start_state import restore
+from rankmem_aggregator.quantity_text import counted
 
 NEEDED_WITHIN_BYTES: Final = 16 << 20
 """How closely :func:`needed_bytes` finds the smallest capacity."""
@@ -31,6 +32,8 @@ class Check:
     """The largest difference of the bytes reserved, after any allocation."""
     recorded_peak_bytes: int
     replayed_peak_bytes: int
+    reasons: tuple[str, ...] = ()
+    """Of a replay that is not exact: what the recording does not tell, a clause each."""
 
     @property
     def is_exact(self) -> bool:
@@ -86,7 +89,7 @@ def check(trace: Trace) -> Check:
             same_address += block.address == trace.address[place]
             same_decision += [one[2] for one in made if one[0] in GAINS] == [one[2] for one in moves]
             difference = max(difference, abs(allocator.device.reserved_bytes - trace.reserved[place]))
-    return Check(
+    found = Check(
         num_allocations=trace.num_allocations,
         num_same_address=same_address,
         num_same_decision=same_decision,
@@ -94,6 +97,21 @@ def check(trace: Trace) -> Check:
         recorded_peak_bytes=trace.recorded_peak_bytes(),
         replayed_peak_bytes=allocator.device.reserved_peak_bytes,
     )
+    return found if found.is_exact else replace(found, reasons=_untold(trace))
+
+
+def _untold(trace: Trace) -> tuple[str, ...]:
+    """What a recording does not tell that a replay of it rests on."""
+    without_size = trace.older_block_bytes.count(0)
+    clauses = {
+        f"of {counted(trace.num_unknown_pools, 'segment')} given back before the snapshot was taken it does "
+        "not tell the private pool, if any": trace.num_unknown_pools,
+        f"{counted(trace.num_unknown_frees, 'free')} of blocks that it does not tell of": (
+            trace.num_unknown_frees
+        ),
+        f"the allocator's size of {counted(without_size, 'older block')} is not in it": without_size,
+    }
+    return tuple(clause for clause, number in clauses.items() if number)
 
 
 def _recorded_place(moves: list[tuple[str, int, int]], size_bytes: int) -> int | None:

@@ -53,6 +53,11 @@ _WITHOUT_EFFECT: Final = frozenset(
     }
 )  # fmt: skip
 """They do not change where blocks go on the device. A backend other than native is refused."""
+_MEASURED_ON_NPU: Final = frozenset({"", "expandable_segments:True"})
+_MEASURED_ON_CUDA: Final = _MEASURED_ON_NPU | {
+    "max_split_size_mb:128", "roundup_power2_divisions:8", "garbage_collection_threshold:0.8",
+}  # fmt: skip
+"""By recordings of an H200 (tests/unit/recordings)."""
 _PART: Final = re.compile(r"\s*(\w+)\s*:\s*(\[[^\]]*\]|[^,\[\]]+?)\s*(?:,|$)")
 _TAP_EXPANDABLE: Final = "[expandable_segments]"
 """What the tap adds to the text where the allocator's own flag is set."""
@@ -156,10 +161,9 @@ class Settings:
         return ",".join(parts)
 
     def is_measured(self) -> bool:
-        """Whether the model of these settings was held against recordings of such a device: the default ones,
-        and of torch_npu also expandable segments. With others it was held against PyTorch's own allocator
-        on a simulated device."""
-        return self.text() in ("", *(("expandable_segments:True",) if self.align_bytes else ()))
+        """Whether the model of these settings was held against recordings of such a device. With others it
+        was held against PyTorch's own allocator on a simulated device."""
+        return self.text() in (_MEASURED_ON_NPU if self.align_bytes else _MEASURED_ON_CUDA)
 
     def block_bytes(self, requested: Sizes) -> Sizes:
         """What the allocator takes for requests of these bytes."""

@@ -254,17 +254,9 @@ def has_backward(window: Window) -> bool:
     return "backward" in window.phase
 
 
-def bytes_stepped_alone(window: Window) -> int:
-    """The parameters' bytes if the optimizer goes from tensor to tensor, as PyTorch's do on a CPU; else 0.
-
-    On CUDA they take all tensors at once unless told otherwise (``foreach``), and Adam's scratch has then as
-    many bytes as the parameters. An optimizer without scratch has none either way. Source: torch.optim, 2.0.
-    """
-    made = zip(window.operator[window.num_older :], window.phase[window.num_older :], strict=True)
-    scratch = [operator or "" for operator, phase in made if phase == "optimizer"]
-    if not scratch or any(name.startswith(("aten::_foreach", "aten::_fused")) for name in scratch):
-        return 0
-    return int(window.bytes[np.array([each == "parameter" for each in window.category], bool)].sum())
+def are_parameters(window: Window) -> Array:
+    """Which blocks are parameters."""
+    return np.array([each == "parameter" for each in window.category], bool)
 
 
 def is_of_model(category: Sequence[str], phase: Sequence[str | None]) -> Array:
@@ -286,7 +278,7 @@ def as_large_as_parameters(window: Window) -> Array:
     They may be a copy of it, in 16 bits too, or a part of its gradient that is then added to the rest, as
     where gradients are accumulated or a layer is called several times; or they may be as large by chance.
     """
-    whole = np.unique(window.bytes[[each == "parameter" for each in window.category]])
+    whole = np.unique(window.bytes[are_parameters(window)])
     found: Array = np.isin(window.bytes, np.concatenate([whole, whole // 2]))
     return found
 

@@ -63,8 +63,7 @@ def fit(
 
     Compares steady steps of different sizes, of one session or of several (--with), and gives each block the
     bytes that it would have at another. From one size it gives an upper bound for larger batches.
-    --as cuda has been tried in fp32 on two models; allocator settings other than the default ones were
-    checked against PyTorch's own allocator on a simulated device, not yet on a GPU.
+    --as cuda has been held against six trainings of three models on one GPU, an H200.
     Exit code 2: cannot tell, with the reason: no steady steps, or they did not run the same program.
     """
     from rankmem_cli.args.sizes import parse_size

@@ -5,7 +5,7 @@
 --   attempt (count): which start of the workers; NULL for all
 -- Columns:
 --   attempt, rank, device, device_type, peak_requested_bytes, events, is_rank_peak: as in peak_by_rank
---   allocator, settings, total_bytes: as in device_info; NULL where it has no row
+--   allocator, settings, total_bytes, source: as in device_info; NULL where it has no row
 --   num_segments (count): segments older than the recording
 -- Scatter: none
 SELECT
@@ -19,6 +19,7 @@ SELECT
     d.allocator,
     d.settings,
     d.total_bytes,
+    d.source,
     (
         SELECT count(*)
         FROM older_segment AS s

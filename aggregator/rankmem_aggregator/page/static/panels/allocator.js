@@ -13,7 +13,7 @@ export const SETTINGS = { name: "settings", title: "settings", text: (row) => ro
 export const NOW = { name: "now", title: "now", text: (row) => (row.is_current ? "yes" : "no"), hint: "the settings of the recorded run" };
 export const MEASURED = {
   name: "measured", title: "on devices", text: (row) => (row.is_measured ? "yes" : "no"),
-  hint: "no: the model of that setting was checked against PyTorch's own allocator on a simulated device, not yet on a GPU",
+  hint: "no: the model of that setting was checked against PyTorch's own allocator on a simulated device, not on a GPU",
 };
 const COLUMNS = [
   SETTINGS,
