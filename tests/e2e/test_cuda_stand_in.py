@@ -40,6 +40,7 @@ pytestmark = [
     [
         "exact/gpt", "exact/streams", "exact/expandable", "exact/pinned",
         "source/default", "source/retry", "source/collected", "source/streams", "source/gpt",
+        "source/as_cuda",
     ],
 )  # fmt: skip
 def test_what_is_recorded_is_what_the_allocator_did(check: str, torch_dir: Path, tmp_path: Path) -> None:
