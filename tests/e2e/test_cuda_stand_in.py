@@ -40,7 +40,7 @@ pytestmark = [
     [
         "exact/gpt", "exact/streams", "exact/expandable", "exact/pinned",
         "source/default", "source/retry", "source/collected", "source/streams", "source/gpt",
-        "history/gpt", "history/chain",
+        "source/as_cuda", "history/gpt", "history/chain",
     ],
 )  # fmt: skip
 def test_what_is_recorded_is_what_the_allocator_did(check: str, torch_dir: Path, tmp_path: Path) -> None:

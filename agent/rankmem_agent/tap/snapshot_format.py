@@ -20,12 +20,12 @@ address, ``history`` in place of frames) and torch_npu's (no times, raw stream p
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from rankmem_agent.spool.layout import Action
+from rankmem_agent.tap.snapshot_pools import GAINS, LOSES, private_pools
 from rankmem_protos.bounds import SIZE_BYTES_MAX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.plain_errors import plain
@@ -183,28 +183,11 @@ def with_pools(events: list[Event], segments: Sequence[Segment]) -> list[Event]:
     """The events with their private pools, which a trace does not tell, from the segments at its end."""
     if any(event.pool for event in events):
         return events
-    found = private_pools(((event.action, event.address, event.size_bytes) for event in events), segments)
+    moves = ((event.action, event.address, event.size_bytes) for event in events)
+    found = private_pools(moves, ranges_of(segments))
     return [
         event._replace(pool=found[place]) if place in found else event for place, event in enumerate(events)
     ]
-
-
-def private_pools(events: Iterable[tuple[int, int, int]], segments: Sequence[Segment]) -> dict[int, int]:
-    """The private pools in which events of a trace lie: by the event's place, packed.
-
-    Args:
-        events: action, address and bytes of each.
-        segments: those at the end of the trace.
-    """
-    ranges = _PrivateRanges(segments)
-    found: dict[int, int] = {}
-    for place, (action, address, size_bytes) in reversed(list(enumerate(events))) if ranges else ():
-        pool = ranges.pool_at(address)
-        if pool:
-            found[place] = pool
-        if action in _GAINS or action in _LOSES:  # before it, something else may have been there
-            ranges.cut(address, address + size_bytes)
-    return found
 
 
 def pools_of(entries: Sequence[dict[str, Any]], segments: Sequence[dict[str, Any]]) -> dict[int, int]:
@@ -214,8 +197,7 @@ def pools_of(entries: Sequence[dict[str, Any]], segments: Sequence[dict[str, Any
         for place, entry in enumerate(entries)
         if (pool_id := entry.get("pool_id") or entry.get("segment_pool_id")) and tuple(pool_id) != (0, 0)
     }
-    private = [each for each in segments_of(segments) if each.pool]
-    if told or not private:
+    if told:
         return told
     events = (
         (
@@ -225,7 +207,7 @@ def pools_of(entries: Sequence[dict[str, Any]], segments: Sequence[dict[str, Any
         )
         for entry in entries
     )
-    return private_pools(events, private)
+    return private_pools(events, ranges_of(segments_of(segments)))
 
 
 def segments_of(segments: Iterable[dict[str, Any]]) -> list[Segment]:
@@ -241,11 +223,16 @@ def segments_of(segments: Iterable[dict[str, Any]]) -> list[Segment]:
     ]
 
 
+def ranges_of(segments: Iterable[Segment]) -> list[tuple[int, int, int]]:
+    """Address, bytes and pool of each."""
+    return [(each.address, each.size_bytes, each.pool) for each in segments]
+
+
 def count_unknown_pools(trace: Sequence[dict[str, Any]], segments: Sequence[dict[str, Any]]) -> int:
     """Of how many segments nothing tells the private pool: those given back before the end, unless the trace
     tells pools, and all of torch 2.0."""
     is_told = any("pool_id" in entry or "segment_pool_id" in entry for entry in trace)
-    gone = 0 if is_told else sum(ACTION_OF_NAME.get(entry["action"]) in _LOSES for entry in trace)
+    gone = 0 if is_told else sum(ACTION_OF_NAME.get(entry["action"]) in LOSES for entry in trace)
     return gone + sum("segment_pool_id" not in segment for segment in segments)
 
 
@@ -357,43 +344,10 @@ def _apply(state: MemoryState, event: Event) -> None:
         _move_segment(state, event, forward=True)
 
 
-_GAINS: Final = frozenset({Action.SEGMENT_ALLOC, Action.SEGMENT_MAP})
-_LOSES: Final = frozenset({Action.SEGMENT_FREE, Action.SEGMENT_UNMAP})
-
-
-class _PrivateRanges:
-    """Addresses of private pools, as a trace is walked backwards from its end."""
-
-    def __init__(self, segments: Iterable[Segment]) -> None:
-        private = sorted((each.address, each.address + each.size_bytes, each.pool) for each in segments)
-        self._ranges = [each for each in private if each[2]]
-        self._begins = [begin for begin, _, _ in self._ranges]
-
-    def __bool__(self) -> bool:
-        return bool(self._ranges)
-
-    def pool_at(self, address: int) -> int:
-        """The pool of the range in which an address lies; 0 where it lies in none."""
-        at = bisect_right(self._begins, address) - 1
-        return self._ranges[at][2] if at >= 0 and address < self._ranges[at][1] else 0
-
-    def cut(self, begin: int, end: int) -> None:
-        """Takes a range out."""
-        first = max(bisect_right(self._begins, begin) - 1, 0)
-        last, kept = first, []
-        while last < len(self._ranges) and self._begins[last] < end:
-            low, high, pool = self._ranges[last]
-            parts = (low, min(high, begin), pool), (max(low, end), high, pool)
-            kept += [part for part in parts if part[0] < part[1]]
-            last += 1
-        self._ranges[first:last] = kept
-        self._begins[first:last] = [low for low, _, _ in kept]
-
-
 def _move_segment(state: MemoryState, event: Event, *, forward: bool) -> None:
-    if event.action not in _GAINS and event.action not in _LOSES:
+    if event.action not in GAINS and event.action not in LOSES:
         return  # oom, snapshot
-    if (event.action in _GAINS) is forward:
+    if (event.action in GAINS) is forward:
         _map(state, Segment(event.address, event.size_bytes, event.stream, event.pool))
     elif not _unmap(state, event.address, event.size_bytes):
         state.residue += 1

@@ -27,8 +27,9 @@ from rankmem_agent.tap.snapshot_format import (
     baseline,
     events_of,
     packed_pool,
-    private_pools,
+    ranges_of,
 )
+from rankmem_agent.tap.snapshot_pools import private_pools
 from rankmem_imports.replay import FRAMES_MAX, MemoryStrings
 from rankmem_protos.bounds import NUMBER_MAX, SIZE_BYTES_MAX
 from rankmem_ship.pairing.state import Array
@@ -92,7 +93,7 @@ def trace_of(
         records["d"] = _pools(pools)
     else:
         places = zip(action.tolist(), records["a"].tolist(), records["b"].tolist(), strict=True)
-        for place, pool in private_pools(places, segments).items():
+        for place, pool in private_pools(places, ranges_of(segments)).items():
             records["d"][place] = pool
     for place in np.flatnonzero(action == Action.OOM).tolist():
         free = entries[place].get("device_free")
