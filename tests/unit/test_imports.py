@@ -24,7 +24,8 @@ MAY_IMPORT_OF_OURS = {
 }  # fmt: skip
 """Package by package; ``rankmem_agent`` is what the trainer runs."""
 OF_THE_AGENT = (
-    "spool", "config", "facts", "launchers", "privacy", "session_ids", "tap.snapshot_format", "tap.snapshot_pools",
+    "spool", "config", "facts", "launchers", "privacy", "session_ids", "tap.snapshot_format",
+    "tap.snapshot_pools",
 )  # fmt: skip
 """What may be imported of ``rankmem_agent`` outside of a trainer and of the command that prepares one."""
 FOREIGN_HOMES = {
