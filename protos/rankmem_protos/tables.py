@@ -489,8 +489,9 @@ GAP: Final = Table(
             "why",
             "spool_full, torn, reserve_failed, corrupt, ring_overwritten, other_database, no_memory; "
             "set_aside (what could not be stored is kept on its host); agent_off (the agent switched itself "
-            "off), not_started (it never began), device_off (a kind of device is not recorded), hooks_off "
-            "(names are missing, no bytes).",
+            "off), not_started (it never began), never_read (its process ended before its last events were "
+            "read from PyTorch's history), device_off (a kind of device is not recorded), hooks_off (names "
+            "are missing, no bytes).",
             nullable=False,
         ),
         _time("noticed_ns", "When it was noticed."),

@@ -36,6 +36,20 @@ def test_a_clean_end_is_an_exit_and_its_absence_a_kill(tmp_path: Path) -> None:
         assert rank["ended_at_ns"] is not None
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_whose_events_come_late_lacks_its_last_ones_if_the_process_is_killed(
+    log: Log, clean: bool
+) -> None:
+    log.add(Kind.NOTE, e=log.spool.string(json.dumps({"late": "by some history"})))
+    log.add(Kind.LOST, a=1, e=log.spool.string("ring_overwritten"))
+    log.add(Kind.EVENT, a=1, b=2)
+    if clean:
+        log.add(Kind.END)
+    gaps = [(gap["why"], gap["detail"], gap["to_end"], gap["sequence_first"]) for gap in log.rows()["gap"]]
+    assert gaps[0] == ("ring_overwritten", None, None, 2)
+    assert gaps[1:] == ([] if clean else [("never_read", "by some history", True, 3)])
+
+
 def test_a_rank_that_runs_has_no_end(log: Log) -> None:
     rows = log.rows(final=False)
     assert rows["rank_info"][0]["end_reason"] is None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import threading
 import time
 from array import array
@@ -46,6 +47,8 @@ LOSSES: Final = (
     "threads or autograd links; steps and phases by time only; no events from the last seconds if the "
     "process is killed; about 12 us an event, in pauses of some 0.1 s (try: install g++ or clang++)"
 )
+LATE: Final = "late"
+"""In a NOTE, with the reason: events come to the log late, and one that ends without END lacks the last."""
 BY_HISTORY: Final = "recorded through PyTorch's memory history, as no compiler was found"
 
 
@@ -89,6 +92,7 @@ class SnapshotDrain:
             self._on = self._has_attached = True
             self._report(LOSSES)
             missing.record_names_off(self._writer, "operators, calls and threads of CUDA", BY_HISTORY)
+            self._writer.record(Kind.NOTE, facts=self._writer.intern(json.dumps({LATE: BY_HISTORY})))
             self.drain()
 
     def drain(self) -> None:

@@ -111,6 +111,8 @@ class Pairing:
         rows += self._new_stacks(batch)
         ended = None if end is None else Ended(at_ns=end, exited=exited, wrote_end=wrote_end)
         rows += self._upserts(before, batch, clock, ended)
+        if ended is not None and not (self.state.saw_end or wrote_end):
+            return self._without_the_last(rows, batch, ended)
         return rows
 
     def forget_sent(self, num_missing: int = 0) -> None:
@@ -133,6 +135,28 @@ class Pairing:
             rank_sent_ns=-1,
             num_events=max(0, self.state.num_events - num_missing),
         )
+
+    def _without_the_last(self, rows: list[Rows], batch: Batch, ended: Ended) -> list[Rows]:
+        """The rows, with a gap where events come late: the process has not brought its log to an end."""
+        why = merged_notes(self.state.notes, self._strings).get("late")
+        if not isinstance(why, str):
+            return rows
+        place = int(batch.seq[-1]) if len(batch.seq) else max(self.state.last_outside_seq, 0)
+        gap = {
+            "session_id": self._meta.session_id,
+            "attempt": self._meta.attempt,
+            "rank": self._meta.rank,
+            "sequence_first": place,
+            "sequence_last": place,
+            "records": 0,
+            "why": "never_read",
+            "noticed_ns": ended.at_ns,
+            "detail": why,
+            "to_end": True,
+        }
+        gaps = [each for table, each in rows if table == "gap"]
+        others = [(table, each) for table, each in rows if table != "gap"]
+        return [*others, ("gap", pa.concat_batches([*gaps, rows_of("gap", [gap])]))]
 
     def _new_stacks(self, batch: Batch) -> list[Rows]:
         """Frames of the stacks that this batch names first."""
