@@ -109,6 +109,7 @@ FROM (
     SELECT b.*
     FROM tail AS b
     LEFT JOIN level_progress AS p USING (session_id, attempt, rank)
+    CROSS JOIN unstreamed
     WHERE b.seq_first > coalesce(p.seq, -4611686018427387904)
 ) AS b;
 
