@@ -202,6 +202,23 @@ def test_the_runtime_leaves_out_segments_that_came_before_and_after_the_sample(t
     assert (found["pytorch"], found["runtime"], found["unexplained"]) == (400, 800, 300)
 
 
+def test_what_is_older_than_the_recording_is_not_taken_for_the_runtime(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        log = RankLog(ended=9 * SECOND_NS)
+        log.preexisting("weights", 60, device=GPU)
+        segment = {"seq": 0, "address": 1, "size_bytes": 62, "stream": 0, "pool": ""}
+        store_rows(connection, "older_segment", [whose(log) | segment])
+        log.sample(100, at=5, device=GPU, device_used_bytes=150)
+        log.alloc("block", 8, at=10, device=GPU)
+        log.events[-1]["reserved_bytes"] = 70
+        log.sample(110, at=SECOND_NS, device=GPU, device_used_bytes=160)
+        store_logs(connection, [log])
+        store_rows(connection, "device_info", [whose(log) | {"source": "tap"}])
+
+    found = {row["part"]: row["bytes"] for row in answered(tmp_path, fill).rows.to_pylist()}
+    assert (found["runtime"], found["unexplained"]) == (None, 40)
+
+
 def test_without_a_sample_about_the_first_event_the_runtime_is_unknown(tmp_path: Path) -> None:
     answer = answered(tmp_path, one_rank(100, 150))
     assert parts(answer) == [

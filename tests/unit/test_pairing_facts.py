@@ -45,9 +45,12 @@ def test_a_log_whose_events_come_late_lacks_its_last_ones_if_the_process_is_kill
     log.add(Kind.EVENT, a=1, b=2)
     if clean:
         log.add(Kind.END)
-    gaps = [(gap["why"], gap["detail"], gap["to_end"], gap["sequence_first"]) for gap in log.rows()["gap"]]
+    rows = log.rows()
+    gaps = [(gap["why"], gap["detail"], gap["to_end"], gap["sequence_first"]) for gap in rows["gap"]]
     assert gaps[0] == ("ring_overwritten", None, None, 2)
     assert gaps[1:] == ([] if clean else [("never_read", "by some history", True, 3)])
+    (rank,) = rows["rank_info"]
+    assert (rank["complete"], rank["events_lost"]) == (False, 1 if clean else None)
 
 
 def test_a_rank_that_runs_has_no_end(log: Log) -> None:

@@ -110,9 +110,11 @@ class Pairing:
         rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)
         ended = None if end is None else Ended(at_ns=end, exited=exited, wrote_end=wrote_end)
+        late = self._comes_late() if ended is not None and not (self.state.saw_end or wrote_end) else None
+        if ended is not None and late is not None:
+            rows = self._without_the_last(rows, batch, ended, late)
+            self.state = dataclasses.replace(self.state, is_off=True)
         rows += self._upserts(before, batch, clock, ended)
-        if ended is not None and not (self.state.saw_end or wrote_end):
-            return self._without_the_last(rows, batch, ended)
         return rows
 
     def forget_sent(self, num_missing: int = 0) -> None:
@@ -136,11 +138,13 @@ class Pairing:
             num_events=max(0, self.state.num_events - num_missing),
         )
 
-    def _without_the_last(self, rows: list[Rows], batch: Batch, ended: Ended) -> list[Rows]:
-        """The rows, with a gap where events come late: the process has not brought its log to an end."""
+    def _comes_late(self) -> str | None:
+        """Why events come to this log some time after they happened; None: they do not."""
         why = merged_notes(self.state.notes, self._strings).get("late")
-        if not isinstance(why, str):
-            return rows
+        return why if isinstance(why, str) else None
+
+    def _without_the_last(self, rows: list[Rows], batch: Batch, ended: Ended, late: str) -> list[Rows]:
+        """The rows with the gap of a log whose events come late, and which has no END."""
         place = int(batch.seq[-1]) if len(batch.seq) else max(self.state.last_outside_seq, 0)
         gap = {
             "session_id": self._meta.session_id,
@@ -151,7 +155,7 @@ class Pairing:
             "records": 0,
             "why": "never_read",
             "noticed_ns": ended.at_ns,
-            "detail": why,
+            "detail": late,
             "to_end": True,
         }
         gaps = [each for table, each in rows if table == "gap"]

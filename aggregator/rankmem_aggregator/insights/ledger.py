@@ -211,8 +211,8 @@ def _runtime_bytes(ask: Ask, session_id: str, process: Row) -> int | None:
     if early_bytes is None:
         return None
     whose = {key: process[key] for key in ("attempt", "rank", "device")}
-    events = ask("ledger_reserved", session=session_id, **whose, seq=process["early_seq"]).to_pylist()
-    reserved_bytes = events[0]["reserved_bytes"] if events else 0
+    (then,) = ask("ledger_reserved", session=session_id, **whose, seq=process["early_seq"]).to_pylist()
+    reserved_bytes = then["reserved_bytes"]
     if reserved_bytes is None or reserved_bytes > early_bytes:
         return None
     return early_bytes - int(reserved_bytes)

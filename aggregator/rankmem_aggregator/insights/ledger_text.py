@@ -12,7 +12,10 @@ Row = Mapping[str, Any]
 
 ALLOCATOR: Final = "the allocator's own figure"
 SAMPLED: Final = "sampled by the driver"
-NO_RUNTIME: Final = "no sample is older than the allocator's first event, or within 100 ms after it"
+NO_RUNTIME: Final = (
+    "no sample is older than the allocator's first event, or within 100 ms after it; or it held something "
+    "before the recording began"
+)
 NO_COMMUNICATORS: Final = "the recording has no samples of communication libraries"
 NOT_LISTED: Final = "the driver did not tell what the process holds, as within a container"
 NO_ALLOCATOR: Final = "what the allocator held then is not known"

@@ -99,7 +99,11 @@ chosen AS (
             {bytes: s.app_reserved_bytes, seq: s.seq, after_ns: s.after_first_ns},
             s.seq
         ) FILTER (
-            WHERE s.app_reserved_bytes IS NOT NULL AND s.known_bytes IS NOT NULL AND s.after_first_ns <= 100_000_000
+            WHERE s.app_reserved_bytes IS NOT NULL
+                AND s.known_bytes IS NOT NULL
+                -- What the allocator held before its first event is known if that was nothing.
+                AND (s.after_first_ns >= 0 OR s.known_bytes = 0)
+                AND s.after_first_ns <= 100_000_000
         ) AS early,
         coalesce(
             arg_max(s.device_used_bytes, s.seq) FILTER (WHERE s.time_ns <= f.at_ns),

@@ -39,8 +39,8 @@ of_gaps AS (
                 'the agent switched itself off at ' || instant || because
                 || ': nothing after that was recorded; the true peak may be higher than shown'
             WHEN 'never_read' THEN
-                'its process ended before its last events, of some seconds, were read' || because
-                || ': the true peak may be higher than shown'
+                'the events of its last seconds are missing: its process ended before they were read' || because
+                || '; the true peak may be higher than shown'
             WHEN 'not_started' THEN 'not recorded' || because || ': all of its figures are missing'
             WHEN 'device_off' THEN what || ' were not recorded' || because || ': figures for that device are missing'
             WHEN 'hooks_off' THEN
