@@ -7,7 +7,7 @@ from typing import Final
 
 from gpu.checks import Check
 
-STAGES: Final = ("works", "exact", "meaning", "cost", "history", "source")
+STAGES: Final = ("works", "exact", "meaning", "cost", "history", "source", "steady")
 """Each a module with CHECKS."""
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn import functional
 from rankmem_agent.hooks.module_frames import follow
 assert follow(tap, lambda *modules: None)
-ALL |= What.EVIDENCE
+ALL |= What.EVIDENCE | What.SHOW_ALL
 """
 )
 OUT_OF_MEMORY = """

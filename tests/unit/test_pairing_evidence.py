@@ -1,4 +1,4 @@
-"""Evidence of where blocks are made changes no row of any table, and an older log has none of it."""
+"""What says where blocks are made and what they are like changes no row; older logs have none of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankmem_agent.spool.layout import NO_SEQUENCE, Action, Kind, segment_name
+from rankmem_agent.spool.layout import NO_SEQUENCE, UNKNOWN, Action, Course, Kind, segment_name
 from rankmem_ship.pairing.pairing import Pairing, table_of
 from rankmem_ship.spool_reader.reader import Chunk
 from rankmem_ship.spool_reader.segments import Array, named
@@ -19,14 +19,18 @@ TABLES = ("memory_event", "allocation_record", "operator_call", "step_bucket")
 
 
 def with_evidence(records: Array) -> Array:
-    """With an EVIDENCE record behind each ALLOC."""
+    """With an EVIDENCE record behind each ALLOC, and a PART record behind that."""
     allocs = (records["kind"] == Kind.EVENT) & (records["action"] == Action.ALLOC)
-    counts = 1 + allocs
+    counts = 1 + 2 * allocs
     both = np.repeat(records, counts)
-    behind = np.cumsum(counts)[allocs] - 1
+    last = np.cumsum(counts)[allocs] - 1
+    behind = last - 1
     for name in ("a", "b", "c", "d", "e", "action", "device_type", "device_index", "call_id"):
-        both[name][behind] = 0
+        both[name][behind] = both[name][last] = 0
     both["kind"][behind] = Kind.EVIDENCE
+    both["kind"][last] = Kind.PART
+    both["action"][last] = Course.DIFFERS
+    named(both, Kind.PART)["like_step"][last] = UNKNOWN
     evidence = named(both, Kind.EVIDENCE)
     evidence["frames_key"][behind] = evidence["modules_key"][behind] = NO_SEQUENCE - 1
     evidence["node_class"][behind] = evidence["node_sequence"][behind] = NO_SEQUENCE

@@ -206,6 +206,12 @@ BYTES = [
         "0807060504030201 3100000000000000 3200000000000000 0000000000000000 "
         "0000000000000000 1100000000000000 2200000000000000 1800010200000000",
     ),
+    (
+        Kind.PART,
+        {"course": 0x31, "step": 0x32, "position": 0x33, "like_step": 0x34, "nodes_of": 0x35},
+        "0807060504030201 3200000000000000 3300000000000000 3400000000000000 "
+        "3500000000000000 1100000000000000 2200000000000000 1931010200000000",
+    ),
 ]  # fmt: skip
 """A record of each kind, without its mark: time_ns a b c, d call_id thread/e kind/action/device/mark, as the
 positional writers of format version 2 packed those that it had."""

@@ -12,7 +12,7 @@ from rankmem_agent.spool.layout import C_TYPES, FIELDS, RECORD_FIELDS, STRUCTS, 
 
 _ENUMS = (
     Kind, layout.Category, layout.Action, layout.DeviceType, layout.Phase, layout.MarkerKind, layout.Entry,
-    layout.State, layout.ExitKind, layout.Detail, layout.Outcome,
+    layout.State, layout.ExitKind, layout.Detail, layout.Outcome, layout.Course,
 )  # fmt: skip
 _CONSTANTS = (
     "FORMAT_VERSION", "RECORD_BYTES", "RECORDS_PER_SEGMENT", "SEGMENT_HEADER_BYTES", "SEGMENT_BYTES",

@@ -1,4 +1,4 @@
-"""The spool format, version 5: the one definition for the C++ writer and the Python reader.
+"""The spool format, version 6: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
 :mod:`rankmem_agent.spool.c_header` gives the C++ side its constants, structs and setters, the reader makes
@@ -28,7 +28,8 @@ ids count from 1 for each type. The reader stops at an entry that is cut short o
 
 All integers are little-endian.
 
-Version 4 has DETAIL records, version 3 EVIDENCE records; all else is as in version 2. All are still read.
+Version 6 has PART records, version 5 ROUNDING records, version 4 DETAIL records, version 3 EVIDENCE records;
+all else is as in version 2. All are still read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import Final
 
 from rankmem_protos.categories import Category as Category
 
-FORMAT_VERSION: Final = 5
+FORMAT_VERSION: Final = 6
 
 RECORD_BYTES: Final = 64
 """One cache line: a record is written by one thread and never shares a line."""
@@ -121,14 +122,19 @@ class Kind(enum.IntEnum):
     INPUT = 21
     """What a call of the model is given, from its first operator on."""
     EVIDENCE = 22
-    """What an ALLOC or OOM shows of where it is made, read as it happens. The record right after its EVENT:
-    both numbers are taken at once. Keys are equal for equal places of one process, and mean nothing else."""
+    """What an ALLOC or OOM shows of where it is made, read as it happens: where its operator was found by the
+    native stack, and for a test of each. The record right after its EVENT: both numbers are taken at once.
+    Keys are equal for equal places of one process, and mean nothing else."""
     DETAIL = 23
     """From here on more or less is recorded around the events, or an order of ``rankmem control`` has come to
     its end. Right behind a STEP. Events are recorded at every level."""
     ROUNDING = 24
     """What the device's next event changes in the figures of COUNTERS that move, beyond its size rounded up
     to 512 bytes: the block is larger."""
+    PART = 25
+    """How the blocks that this thread allocates in one step, its part of the step, compare with its parts of
+    steps before: by what each shows (as in EVIDENCE), in their order. Before the EVENT of the block that
+    decided it."""
 
 
 class Missing(enum.IntEnum):
@@ -149,6 +155,17 @@ class Detail(enum.IntEnum):
     """Neither operators nor stacks nor modules."""
     FULL = 1
     """What the process was started for (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``, ``RANKMEM_MODULES``)."""
+
+
+class Course(enum.IntEnum):
+    """How a part goes on."""
+
+    FOLLOWS = 0
+    """The blocks so far and the next are like the first ones of another part."""
+    DIFFERS = 1
+    """The next block makes it unlike every part that is kept."""
+    ENDS = 2
+    """``position`` blocks are all of it."""
 
 
 class Outcome(enum.IntEnum):
@@ -440,6 +457,15 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "detail": Slot("c"),  # Detail, from here on
     },
     Kind.ROUNDING: {"allocated_bytes": Slot("a"), "active_bytes": Slot("b")},  # with a sign: 2**64 - n is -n
+    Kind.PART: {
+        "course": Slot("action"),  # Course
+        "step": Slot("a", Value.NUMBER),
+        "position": Slot("b", Value.NUMBER),  # blocks of the part before this record
+        # The step whose part it is like. At its end: like as a whole; its own step, once it is kept as a new
+        # one. UNKNOWN: none, and no later part will be like it.
+        "like_step": Slot("c", Value.NUMBER),
+        "nodes_of": Slot("d", Value.THREAD),  # the other thread whose autograd nodes it has run; 0: none
+    },
 }
 """The fields of each kind by name, beside those that any record may have: :data:`COMMON_FIELDS` and, where it
 is an allocator's, ``action``. Two names for one slot are alternatives."""

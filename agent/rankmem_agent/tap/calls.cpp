@@ -20,6 +20,7 @@
 #include "calls.h"
 #include "evidence.h"
 #include "modules.h"
+#include "parts.h"
 #include "roots.h"
 #include "spool.h"
 #include "stacks.h"
@@ -248,6 +249,9 @@ void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is
   // What moved before an inner call began is the outer one's own.
   if (thread.depth != 0 && thread.operator_at == 0) credit_sequence(thread.frames[thread.depth - 1], sequence);
   known_thread_id(thread);
+#ifdef RKM_WITH_EVIDENCE
+  if (__builtin_expect(enabled(kEvidence), 0)) take_room(thread);
+#endif
   Frame& frame = thread.frames[thread.depth++];
   frame.function = &function;
   frame.call_id = 0;
@@ -392,7 +396,9 @@ EventPlace place_of_event(uint8_t action) noexcept {
   EventPlace place;
   if (frame == nullptr) place.stack_id = stack_outside_calls(thread, action);
 #ifdef RKM_WITH_EVIDENCE
-  if (__builtin_expect(enabled(kEvidence), 0) && (frame == nullptr || !frame->is_operator) && !thread.gathering) {
+  if (__builtin_expect(!enabled(kEvidence), 1)) return place;
+  take_room(thread);
+  if ((frame == nullptr || !frame->is_operator) && !thread.gathering) {
     // While calls are observed a block without an operator is rare; otherwise no block has one.
     if (action == RKM_ACTION_OOM || enabled(kCalls)) place.native_operator = native_operator();
   }
@@ -401,6 +407,32 @@ EventPlace place_of_event(uint8_t action) noexcept {
 }
 
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
+
+#ifdef RKM_WITH_EVIDENCE
+// Compares a block with those of steps before. True if the event is written, with what it shows.
+static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uint64_t now, EventPlace place) noexcept {
+  Shown shown;
+  const bool is_block = event.action == RKM_ACTION_ALLOC;
+  if (!read_evidence(thread, shown)) {
+    if (is_block) spoil_part(thread);
+    return false;
+  }
+  if (is_block) follow_part(thread, shown, event.stream() << 16 | event.device_type << 8 | event.device_index);
+  if (__builtin_expect(place.native_operator == 0 && !enabled(kShowAll), 1)) return false;
+  RkmEvidence evidence;
+  evidence.frames_key() = shown.frames_key;
+  evidence.modules_key() = shown.modules_key;
+  evidence.node_class() = shown.node_class;
+  evidence.node_sequence() = shown.node_sequence;
+  evidence.nodes_made() = shown.nodes_made;
+  evidence.native_operator() = place.native_operator;
+  evidence.thread = event.thread;
+  const uint64_t seq = take_numbers(2);
+  put_record(thread.last_segment, seq, event, now);
+  put_record(thread.last_segment, seq + 1, evidence, now);
+  return true;
+}
+#endif
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
                  uint64_t stream, uint64_t pool_or_free_bytes, EventPlace place) noexcept {
@@ -431,17 +463,7 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   event.pool() = pool_or_free_bytes;
 #ifdef RKM_WITH_EVIDENCE
   const bool shows = action == RKM_ACTION_ALLOC || action == RKM_ACTION_OOM;
-  if (__builtin_expect(enabled(kEvidence), 0) && shows) {
-    RkmEvidence evidence;
-    if (read_evidence(thread, evidence)) {
-      evidence.native_operator() = place.native_operator;
-      evidence.thread = event.thread;
-      const uint64_t seq = take_numbers(2);
-      put_record(thread.last_segment, seq, event, now);
-      put_record(thread.last_segment, seq + 1, evidence, now);
-      return;
-    }
-  }
+  if (__builtin_expect(enabled(kEvidence), 0) && shows && write_with_evidence(thread, event, now, place)) return;
 #endif
   write_record_at(thread.last_segment, event, now);
 }

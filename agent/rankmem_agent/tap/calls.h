@@ -33,6 +33,8 @@ struct Frame {
 };
 
 struct ThreadCaches;
+struct FrameTrail;
+struct Part;
 
 // The segment a thread wrote to last. Its base is used only for a number within the segment; as long as such a
 // number is uncommitted the native thread does not unmap it, so the pointer never dangles in use.
@@ -58,6 +60,8 @@ struct ThreadState {
   uint64_t root;         // the outermost call of a module that it is in, once that was asked about; 0: none
   LastSegment last_segment;
   ThreadCaches* caches;
+  Part* part;            // of the step that goes on (parts.h); null: this thread has no room for one
+  FrameTrail* trail;     // in the same room
   Frame frames[kFramesMax];
 };
 extern constinit thread_local ThreadState thread_state;

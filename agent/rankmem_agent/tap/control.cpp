@@ -6,6 +6,7 @@
 
 #include "calls.h"
 #include "control.h"
+#include "parts.h"
 #include "spool.h"
 
 namespace rankmem {
@@ -66,6 +67,7 @@ void observe_all() noexcept {
 
 void observe_memory_alone() noexcept {
   switched_off.store(enabled_bits.fetch_and(~kSwitched) & kSwitched);
+  forget_parts();
   observe_calls(false);
 }
 

@@ -19,21 +19,44 @@
 
 namespace rankmem {
 
-bool read_evidence(ThreadState& thread, RkmEvidence& evidence) noexcept {
+namespace {
+
+__attribute__((noinline)) FramesShown shown_without_trail(const void* python_thread) noexcept {
+  FrameTrail trail;
+  start_trail(trail);
+  return shown_by_frames(python_thread, trail);
+}
+
+std::atomic<uint64_t> misread{0};
+
+// For a test.
+__attribute__((noinline)) void compare_with_new_trail(const void* python_thread, const FramesShown& read) noexcept {
+  const FramesShown anew = shown_without_trail(python_thread);
+  if (anew.frames_key != read.frames_key || anew.modules_key != read.modules_key) misread.fetch_add(1);
+}
+
+}  // namespace
+
+uint64_t frames_misread() noexcept { return misread.load(); }
+
+bool read_evidence(ThreadState& thread, Shown& shown) noexcept {
   if (thread.gathering) return false;
   std::optional<Counted> counted;  // as long as frames are read
   if (!is_main_thread(thread)) counted.emplace();
   if (stopped.load()) return false;
-  const FramesShown shown = shown_by_frames(python.PyGILState_GetThisThreadState());
-  evidence.frames_key() = shown.frames_key;
-  evidence.modules_key() = shown.modules_key;
-  evidence.node_sequence() = RKM_NO_SEQUENCE;
+  const void* python_thread = python.PyGILState_GetThisThreadState();
+  const FramesShown frames = thread.trail != nullptr ? shown_by_frames(python_thread, *thread.trail)
+                                                     : shown_without_trail(python_thread);
+  if (__builtin_expect(enabled(kShowAll), 0)) compare_with_new_trail(python_thread, frames);
+  shown.frames_key = frames.frames_key;
+  shown.modules_key = frames.modules_key;
   if (const auto running = torch::autograd::get_current_node()) {
     const torch::autograd::Node& node = *running;
-    evidence.node_class() = reinterpret_cast<uintptr_t>(&typeid(node));
-    evidence.node_sequence() = node.sequence_nr();
+    shown.node_class = reinterpret_cast<uintptr_t>(&typeid(node));
+    shown.node_sequence = node.sequence_nr();
+    shown.node_thread = node.thread_id();
   }
-  evidence.nodes_made() = at::sequence_number::peek();
+  shown.nodes_made = at::sequence_number::peek();
   return true;
 }
 

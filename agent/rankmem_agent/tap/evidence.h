@@ -18,8 +18,24 @@ inline bool can_read_evidence() noexcept {
 #endif
 }
 
+// What a thread shows at a block.
+struct Shown {
+  uint64_t frames_key, modules_key;
+  uint64_t node_class = 0;                     // of the autograd node that runs; 0: none
+  uint64_t node_sequence = RKM_NO_SEQUENCE;    // its number among those that node_thread made
+  uint64_t node_thread = 0;
+  uint64_t nodes_made;                         // autograd's counter of this thread
+};
+
 // What this thread shows now; false where its frames may not be read any more. Hot path.
-bool read_evidence(ThreadState& thread, RkmEvidence& evidence) noexcept;
+bool read_evidence(ThreadState& thread, Shown& shown) noexcept;
+
+// For a test, with kShowAll: how often the frames gave other keys than when nothing was known of them.
+#ifdef RKM_WITH_EVIDENCE
+uint64_t frames_misread() noexcept;
+#else
+inline uint64_t frames_misread() noexcept { return 0; }
+#endif
 
 // String id of the operator in which this thread is by its native stack, "aten::mul"; 0 if there is none within the
 // innermost autograd node or Python frame. 4.6 us once its addresses are known; takes locks: off the hot path.

@@ -47,9 +47,6 @@ constexpr FrameLayout kLayouts[] = {
     {13, 72, kDirect, 0, 8, 56, 72},
 };
 
-// Frames followed, the interpreter's own between them included. A deeper stack has no key.
-constexpr uint32_t kFramesFollowed = 192;
-
 // Keys that are made at each allocation are polynomials in this: a multiplication to 64 bits is done before the next
 // frame's address is there, one to 128 is not (58 and 70 ns for 40 frames).
 constexpr uint64_t kKeyFactor = 0x9E37'79B9'7F4A'7C15u;
@@ -182,23 +179,106 @@ uint64_t key_of_frames(const void* thread_state) noexcept {
   return key > kFramesNone ? key : ~key;
 }
 
-FramesShown shown_by_frames(const void* thread_state) noexcept {
-  if (!frame_layout_known()) return {kFramesUnknown, 0};
-  const char* frame = current_frame(thread_state);
-  if (frame == nullptr) return {kFramesNone, 0};
-  const ptrdiff_t code = layout.code, previous = layout.previous, at = layout.instruction, locals = layout.locals;
-  const char* call_code = module_call_code.load(std::memory_order_relaxed);
-  uint64_t frames_key = 0x6A09'E667'F3BC'C908u, modules_key = 0;
-  for (uint32_t followed = 0; frame != nullptr; ++followed) {
-    if (followed == kFramesFollowed) return {kFramesUnknown, 0};
-    frames_key = (frames_key + reinterpret_cast<uintptr_t>(pointer_at(frame + at))) * kKeyFactor;
-    if (pointer_at(frame + code) == call_code) {
-      modules_key = (modules_key + reinterpret_cast<uintptr_t>(pointer_at(frame + locals))) * kKeyFactor;
-    }
-    frame = pointer_at(frame + previous);
+namespace {
+
+// Whether the frame at `depth` of the trail has been left, seen from `frame`, which runs within what is left of the
+// trail. Frames of one thread lie one behind the other but for those of generators and the interpreter's own: next to one
+// of these the frame around it tells. A wrong answer costs time alone.
+inline bool is_left(const FrameTrail& trail, uint32_t depth, PythonFrame frame) noexcept {
+  constexpr uintptr_t kNear = 1u << 20;
+  const auto beyond = reinterpret_cast<uintptr_t>(trail.frames[depth]) - reinterpret_cast<uintptr_t>(frame);
+  if (beyond < kNear) return beyond != 0;
+  if (beyond > ~kNear || depth == 1) return false;
+  return reinterpret_cast<uintptr_t>(trail.frames[depth - 1]) - reinterpret_cast<uintptr_t>(frame) < kNear;
+}
+
+// The depth of the trail in which this thread still is; the frames within it, nearest first, go to `within`, of which
+// there may be one too many.
+inline uint32_t find_joint(const FrameTrail& trail, PythonFrame frame, PythonFrame* within,
+                           uint32_t& num_within) noexcept {
+  uint32_t depth = trail.depth;
+  for (num_within = 0; frame != nullptr; frame = caller_of(frame)) {
+    while (depth != 0 && is_left(trail, depth, frame)) --depth;
+    if (depth != 0 && trail.frames[depth] == frame) return depth;
+    if (num_within < kFramesFollowed) within[num_within] = frame;
+    if (++num_within > kFramesFollowed) return 0;
   }
-  frames_key = mix(frames_key, 1);
-  return {frames_key > kFramesNone ? frames_key : ~frames_key, modules_key};
+  return 0;
+}
+
+constexpr uint32_t kOtherFrames = kFramesFollowed + 2;
+
+// The outermost place up to `depth` that shows something else than before, depth + 1 if none does; kOtherFrames if the
+// frames themselves are others. The processor reads several frames at once, as it knows where they lie.
+inline uint32_t find_changed(const FrameTrail& trail, uint32_t depth) noexcept {
+  const ptrdiff_t previous = layout.previous, instruction = layout.instruction;
+  uint32_t changed = depth + 1;
+  PythonFrame frame = trail.frames[depth];
+  for (uint32_t at = depth; at != 0; --at) {
+    const PythonFrame around = trail.frames[at - 1];
+    changed = pointer_at(frame + instruction) != trail.instructions[at] ? at : changed;
+    if (pointer_at(frame + previous) != around) return kOtherFrames;
+    frame = around;
+  }
+  for (uint32_t index = 0; index < trail.num_modules; ++index) {
+    const uint32_t at = trail.module_places[index];
+    if (at >= changed) break;
+    if (module_of_call(trail.frames[at]) != trail.modules[index]) return at;
+  }
+  return changed;
+}
+
+// Reads the frames of the trail from `first` on.
+inline void read_places(FrameTrail& trail, uint32_t first) noexcept {
+  const char* call_code = module_call_code.load(std::memory_order_relaxed);
+  while (trail.num_modules != 0 && trail.module_places[trail.num_modules - 1] >= first) --trail.num_modules;
+  FramesShown shown = trail.shown[first - 1];
+  for (uint32_t at = first; at <= trail.depth; ++at) {
+    const PythonFrame frame = trail.frames[at];
+    trail.instructions[at] = pointer_at(frame + layout.instruction);
+    shown.frames_key = (shown.frames_key + reinterpret_cast<uintptr_t>(trail.instructions[at])) * kKeyFactor;
+    if (pointer_at(frame + layout.code) == call_code) {
+      const PyObject* module = module_of_call(frame);
+      trail.module_places[trail.num_modules] = at;
+      trail.modules[trail.num_modules++] = module;
+      shown.modules_key = (shown.modules_key + reinterpret_cast<uintptr_t>(module)) * kKeyFactor;
+    }
+    trail.shown[at] = shown;
+  }
+}
+
+}  // namespace
+
+void start_trail(FrameTrail& trail) noexcept {
+  trail.depth = trail.num_modules = 0;
+  trail.frames[0] = nullptr;
+  trail.shown[0] = {0x6A09'E667'F3BC'C908u, 0};
+}
+
+FramesShown shown_by_frames(const void* thread_state, FrameTrail& trail) noexcept {
+  if (!frame_layout_known()) return {kFramesUnknown, 0};
+  const PythonFrame frame = current_frame(thread_state);
+  if (frame == nullptr) return {kFramesNone, 0};
+  PythonFrame within[kFramesFollowed];
+  uint32_t num_within = 0;
+  uint32_t joint = find_joint(trail, frame, within, num_within);
+  uint32_t changed = find_changed(trail, joint);
+  if (changed == kOtherFrames) {
+    start_trail(trail);
+    joint = find_joint(trail, frame, within, num_within);
+    changed = 1;
+  }
+  trail.depth = joint + num_within;
+  if (trail.depth > kFramesFollowed) {
+    start_trail(trail);
+    return {kFramesUnknown, 0};
+  }
+  for (uint32_t at = joint + 1; at <= trail.depth; ++at) trail.frames[at] = within[trail.depth - at];
+  if (changed <= trail.depth) read_places(trail, changed);
+  FramesShown shown = trail.shown[trail.depth];
+  shown.frames_key = mix(shown.frames_key, 1);
+  if (shown.frames_key <= kFramesNone) shown.frames_key = ~shown.frames_key;
+  return shown;
 }
 
 }  // namespace rankmem

@@ -52,11 +52,26 @@ bool check_module_frames(const void* thread_state, const PyObject* call_code, co
 // code objects, as long as those live. kFramesNone without a frame. `thread_state` is this thread's; no GIL.
 uint64_t key_of_frames(const void* thread_state) noexcept;
 
+// Frames followed, the interpreter's own between them included. A deeper stack has no key.
+constexpr uint32_t kFramesFollowed = 192;
+
 // Such a key, not the same, and one of the modules whose calls are among the frames; 0 where there is none.
 struct FramesShown {
   uint64_t frames_key;
   uint64_t modules_key;
 };
-FramesShown shown_by_frames(const void* thread_state) noexcept;
+
+// The frames of a thread when they were last looked at, outermost first from 1 on, each with the keys of all up to it.
+struct FrameTrail {
+  uint32_t depth;
+  uint32_t num_modules;
+  PythonFrame frames[kFramesFollowed + 1];  // the first is null
+  const char* instructions[kFramesFollowed + 1];
+  FramesShown shown[kFramesFollowed + 1];
+  uint32_t module_places[kFramesFollowed];  // of calls of modules
+  const PyObject* modules[kFramesFollowed];
+};
+void start_trail(FrameTrail& trail) noexcept;
+FramesShown shown_by_frames(const void* thread_state, FrameTrail& trail) noexcept;
 
 }  // namespace rankmem

@@ -35,7 +35,10 @@ class What(enum.IntFlag):
     COMPARE_MODULES = 32
     """For a test: modules by hooks, beside those by frames."""
     EVIDENCE = 64
-    """EVIDENCE records of allocations; in a tap built with it, after :meth:`Tap.follow_modules`."""
+    """Blocks are compared with those of steps before (PART records); in a tap built with it, after
+    :meth:`Tap.follow_modules`."""
+    SHOW_ALL = 128
+    """For a test: with it, an EVIDENCE record behind each block."""
 
 
 class Stat(enum.IntEnum):
@@ -73,6 +76,8 @@ class Stat(enum.IntEnum):
     """The number of the step that goes on."""
     EVIDENCE_READ = 15
     """1 if allocations show where they are made."""
+    FRAMES_MISREAD = 16
+    """For a test, with SHOW_ALL: times that a thread's frames gave other keys than read anew."""
     CPU_SEES = 20
     """Bits of :class:`CpuSees`."""
     HAS_BLOCKS = 21

@@ -16,9 +16,11 @@
 #include <unistd.h>
 
 #include <optional>
+#include <unordered_map>
 
 #include "calls.h"
 #include "modules.h"
+#include "parts.h"
 #include "spool.h"
 #include "stacks.h"
 
@@ -64,7 +66,7 @@ class ModuleTable {
       Entry& entry = slots->entries[at];
       const uintptr_t key = entry.module.load(std::memory_order_relaxed);
       if (key == module) {
-        entry.name.store(name, std::memory_order_release);
+        if (entry.name.exchange(name, std::memory_order_acq_rel) != name) forget_parts();
         return;
       }
       if (key == kGone && gone == nullptr) gone = &entry;
@@ -138,6 +140,29 @@ class ModuleTable {
   size_t used_ = 0;  // entries that are not empty
 };
 constinit ModuleTable module_names;
+
+// The names of modules that are gone: what was learned of blocks by such a module's address (parts.h) is true of another
+// one there only if it has the same name. Under the GIL.
+constexpr size_t kGoneKept = 4096;
+std::unordered_map<uintptr_t, uint32_t> gone_names;
+
+void note_gone(uintptr_t module, uint32_t name) noexcept try {
+  if (gone_names.size() == kGoneKept) {
+    gone_names.clear();
+    forget_parts();
+  }
+  if (name != 0) gone_names.insert_or_assign(module, name);
+} catch (...) {
+  forget_parts();
+}
+
+bool was_another(uintptr_t module, uint32_t name) noexcept {
+  const auto found = gone_names.find(module);
+  if (found == gone_names.end()) return false;
+  const bool is_other = found->second != name;
+  gone_names.erase(found);
+  return is_other;
+}
 
 std::atomic<bool> checked{false};
 std::atomic<uint64_t> asked{0};
@@ -296,11 +321,17 @@ int follow_modules(PyObject* call_code, PyObject* ask, bool asks_names, const Py
 }
 
 void name_module(const PyObject* module, uint32_t name, bool may_change) noexcept {
-  const uint32_t kept = name != 0 ? name : kNameless;
-  module_names.put(reinterpret_cast<uintptr_t>(module), may_change ? kept | kMayChange : kept);
+  const auto address = reinterpret_cast<uintptr_t>(module);
+  const uint32_t named = name != 0 ? name : kNameless, kept = may_change ? named | kMayChange : named;
+  if (was_another(address, kept)) forget_parts();
+  module_names.put(address, kept);
 }
 
-void forget_module(const PyObject* module) noexcept { module_names.take(reinterpret_cast<uintptr_t>(module)); }
+void forget_module(const PyObject* module) noexcept {
+  const auto address = reinterpret_cast<uintptr_t>(module);
+  note_gone(address, module_names.find(address));
+  module_names.take(address);
+}
 
 uint64_t modules_asked() noexcept { return asked.load(std::memory_order_relaxed); }
 

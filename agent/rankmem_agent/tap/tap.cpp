@@ -11,6 +11,7 @@
 #include "control.h"
 #include "evidence.h"
 #include "modules.h"
+#include "parts.h"
 #include "roots.h"
 #include "spool.h"
 #include "stacks.h"
@@ -39,6 +40,7 @@ enum Stat : uint32_t {
   kModulesAsked = 13,
   kStep = 14,
   kEvidenceRead = 15,
+  kFramesMisread = 16,
   kCpuSees = 20,
   kHasBlocks = 21,
 };
@@ -74,12 +76,13 @@ RKM_EXPORT int rkm_sample_pinned() {
 RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if (!spool_is_open()) return;
   if (!can_follow_modules()) what &= ~kModules;
-  if (!can_read_evidence()) what &= ~kEvidence;
+  if ((what & kEvidence) != 0 && !(can_read_evidence() && prepare_parts())) what &= ~kEvidence;
   if (on != 0) {
     enabled_bits.fetch_or(what);
   } else {
     enabled_bits.fetch_and(~what);
     forget_switched(what);
+    forget_parts();
   }
   if ((what & kCalls) != 0) observe_calls(on != 0);
 }
@@ -152,6 +155,7 @@ RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
 RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::memory_order_relaxed); }
 
 RKM_EXPORT void rkm_set_step(uint64_t now, int by_call) {
+  end_parts(thread_state);
   step.store(now, std::memory_order_relaxed);
   if (spool_is_open()) follow_orders(now, by_call != 0);
 }
@@ -188,6 +192,7 @@ RKM_EXPORT int rkm_close() {
   if (spool_is_open()) {
     const ForkHeld held;
     rkm_cuda_counters();  // the allocator's last word, to hold the replay against
+    end_parts(thread_state);
   }
   return close_spool();
 }
@@ -212,6 +217,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kModulesFollowed: return enabled(kModules) ? 1 : 0;
     case kModulesAsked: return modules_asked();
     case kEvidenceRead: return enabled(kEvidence) ? 1 : 0;
+    case kFramesMisread: return frames_misread();
     case kStep: return step.load(std::memory_order_relaxed);
     case kCpuSees: return cpu_sees();
     case kHasBlocks: return has_recorded_blocks() ? 1 : 0;

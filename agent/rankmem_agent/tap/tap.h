@@ -27,7 +27,8 @@ constexpr uint32_t kCalls = 4;
 constexpr uint32_t kStacks = 8;
 constexpr uint32_t kModules = 16;         // read from frames; otherwise from hooks (rkm_set_module)
 constexpr uint32_t kCompareModules = 32;  // for a test: modules by hooks, beside those by frames
-constexpr uint32_t kEvidence = 64;        // where this tap is built with it (evidence.h)
+constexpr uint32_t kEvidence = 64;        // where this tap is built with it (evidence.h, parts.h)
+constexpr uint32_t kShowAll = 128;        // for a test: the evidence of each block
 
 // Zero before rkm_open, after rkm_close and in a forked child: nothing is written then.
 extern std::atomic<uint32_t> enabled_bits;

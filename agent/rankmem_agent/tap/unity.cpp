@@ -17,6 +17,7 @@
 #ifdef RKM_WITH_EVIDENCE
 #include "evidence.cpp"
 #include "native_operator.cpp"
+#include "parts.cpp"
 #endif
 #include "calls.cpp"
 #include "steps.cpp"

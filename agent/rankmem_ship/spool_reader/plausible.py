@@ -19,6 +19,7 @@ from rankmem_agent.spool.layout import (
     UNKNOWN,
     Action,
     Category,
+    Course,
     DeviceType,
     Kind,
     MarkerKind,
@@ -59,8 +60,10 @@ _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
     Kind.MARKER_BEGIN: tuple(MarkerKind),
     Kind.TAG: tuple(Category),
     Kind.DETAIL: tuple(Outcome),
+    Kind.PART: tuple(Course),
 }
-_UNKNOWN_IN: Final = (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.LOST, Kind.CALL_END, Kind.CALL_FORWARD)
+_UNKNOWN_IN: Final = (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.LOST, Kind.CALL_END, Kind.CALL_FORWARD,
+                     Kind.PART)  # fmt: skip
 _OF_DEVICES: Final = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.TAG,
                       Kind.DEVICE, Kind.WEIGHT, Kind.ROUNDING)  # fmt: skip
 _ALL: Final = np.uint64(2**64 - 1)
