@@ -117,6 +117,8 @@ class NativeRecording:
         if self._config.detail != "events":
             tap.attach_calls()
             what |= What.CALLS
+        if self._config.detail == "auto":
+            what |= What.HEIGHTS
         tap.enable(what)
         if self._config.stacks and not tap.stat(Stat.PYTHON_FOUND):
             missing.record_names_off(
@@ -127,8 +129,11 @@ class NativeRecording:
         return tap
 
     def detail(self) -> dict[str, object]:
-        """As the configuration has it."""
-        return {"detail": self._config.detail, "not_recorded": ",".join(self._config.not_recorded())}
+        """As the configuration has it; full where it is auto and the tap has to record all."""
+        detail = self._config.detail
+        if detail == "auto" and not self._tap.stat(Stat.CHOOSES_DETAIL):
+            detail = "full"
+        return {"detail": detail, "not_recorded": ",".join(self._config.not_recorded())}
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool and grants the whole budget."""

@@ -1,4 +1,4 @@
-// What an allocation shows of where it is made, and of which operator asks. See evidence.cpp, native_operator.cpp.
+// What an allocation shows of where it is made. See evidence.cpp.
 //
 // Compiled with RKM_WITH_EVIDENCE alone: it takes headers of torch that double the time of a build.
 #pragma once
@@ -20,9 +20,5 @@ inline bool can_read_evidence() noexcept {
 
 // What this thread shows now; false where its frames may not be read any more. Hot path.
 bool read_evidence(ThreadState& thread, RkmEvidence& evidence) noexcept;
-
-// String id of the operator in which this thread is by its native stack, "aten::mul"; 0 if there is none within the
-// innermost autograd node or Python frame. 4.6 us once its addresses are known; takes locks: off the hot path.
-uint32_t native_operator() noexcept;
 
 }  // namespace rankmem

@@ -36,6 +36,9 @@ class What(enum.IntFlag):
     """For a test: modules by hooks, beside those by frames."""
     EVIDENCE = 64
     """EVIDENCE records of allocations; in a tap built with it, after :meth:`Tap.follow_modules`."""
+    HEIGHTS = 128
+    """Detail auto: the tap chooses from step to step whether all is recorded or memory alone. For good, where
+    :attr:`Stat.CHOOSES_DETAIL` is 1 after it; elsewhere all is recorded."""
 
 
 class Stat(enum.IntEnum):
@@ -73,6 +76,8 @@ class Stat(enum.IntEnum):
     """The number of the step that goes on."""
     EVIDENCE_READ = 15
     """1 if allocations show where they are made."""
+    CHOOSES_DETAIL = 16
+    """1 if detail auto holds, or did: the heights of steps are followed."""
     CPU_SEES = 20
     """Bits of :class:`CpuSees`."""
     HAS_BLOCKS = 21

@@ -39,6 +39,7 @@ enum Stat : uint32_t {
   kModulesAsked = 13,
   kStep = 14,
   kEvidenceRead = 15,
+  kChoosesDetail = 16,
   kCpuSees = 20,
   kHasBlocks = 21,
 };
@@ -75,6 +76,7 @@ RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if (!spool_is_open()) return;
   if (!can_follow_modules()) what &= ~kModules;
   if (!can_read_evidence()) what &= ~kEvidence;
+  if ((what & kHeights) != 0 && (on == 0 || !choose_detail())) what &= ~kHeights;
   if (on != 0) {
     enabled_bits.fetch_or(what);
   } else {
@@ -211,6 +213,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kFramesKnown: return frame_layout_known() ? 1 : 0;
     case kModulesFollowed: return enabled(kModules) ? 1 : 0;
     case kModulesAsked: return modules_asked();
+    case kChoosesDetail: return enabled(kHeights) ? 1 : 0;
     case kEvidenceRead: return enabled(kEvidence) ? 1 : 0;
     case kStep: return step.load(std::memory_order_relaxed);
     case kCpuSees: return cpu_sees();
