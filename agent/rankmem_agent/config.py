@@ -28,7 +28,7 @@ SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one re
 DRAIN_S_DEFAULT: Final = 10.0  # RANKMEM_DRAIN_S: a job that has ended should end
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
 DEVICES: Final = ("cpu", "cuda")
-DETAILS: Final = ("full", "operators", "events")
+DETAILS: Final = ("full", "operators", "events", "auto")
 _STACKS: Final = ("full", "names", "off")
 PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_info
 
@@ -57,16 +57,17 @@ class AgentConfig:
     """Kinds of devices to record; None (auto): cuda once it is used, else cpu. ``RANKMEM_DEVICES``."""
     detail: str
     """How much is recorded, ``RANKMEM_DETAIL``: full (default); operators: events and operator calls, neither
-    stacks nor modules; events: allocator events, samples and steps, no operator is observed."""
+    stacks nor modules; events: allocator events, samples and steps, no operator is observed; auto: full in
+    some steps, events in the others, as the tap chooses."""
     stacks: bool
-    """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default), names or off; not below
-    full detail."""
+    """Gather Python stacks of calls that allocate. ``RANKMEM_STACKS`` full (default), names or off; only
+    where detail is full or auto."""
     privacy: Privacy
     """How paths leave this host. ``RANKMEM_STACKS=names``: functions without files and lines;
     ``RANKMEM_PATH_MAP``, as /home/me=~,/scratch/x=X."""
     modules: bool
-    """Name the module around each call and the weights. ``RANKMEM_MODULES`` on (default), hooks or off; none
-    below full detail."""
+    """Name the module around each call and the weights. ``RANKMEM_MODULES`` on (default), hooks or off; as
+    stacks."""
     module_hooks: bool
     """Through global forward hooks also where modules can be read from frames. ``RANKMEM_MODULES=hooks``."""
     parallel: Mapping[str, int]
@@ -100,6 +101,7 @@ class AgentConfig:
         detail = _choice(env, "RANKMEM_DETAIL", DETAILS)
         stacks = _choice(env, "RANKMEM_STACKS", _STACKS)
         modules = _choice(env, "RANKMEM_MODULES", ("on", "hooks", "off"))
+        is_full = detail in ("full", "auto")
         return cls(
             session_id=_session(env),
             name=env.get("RANKMEM_NAME") or None,
@@ -110,9 +112,9 @@ class AgentConfig:
             temporary_dir=Path(env.get("TMPDIR") or tempfile.gettempdir()).absolute(),
             devices=_devices(env),
             detail=detail,
-            stacks=detail == "full" and stacks != "off",
+            stacks=is_full and stacks != "off",
             privacy=Privacy.from_text(env.get("RANKMEM_PATH_MAP") or "", files=stacks == "full"),
-            modules=detail == "full" and modules != "off",
+            modules=is_full and modules != "off",
             module_hooks=modules == "hooks",
             parallel=_parallel(env),
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),

@@ -30,6 +30,7 @@ DETAIL_OF: Final = {
     "full": Detail.FULL,
     "stop": Detail.EVENTS,
     "summary": Detail.EVENTS,
+    "auto": Detail.AUTO,
 }
 """What each order sets."""
 _UNKNOWN: Final = "the shipper does not know this order: use one version of rankmem everywhere"

@@ -438,7 +438,7 @@ class Order(google.protobuf.message.Message):
     order_id: builtins.int
     """higher than that of any earlier order of the rank"""
     what: builtins.str
-    """start, stop, full, summary"""
+    """start, stop, full, summary, auto"""
     step_first: builtins.int
     step_last: builtins.int
     """up to this step, then as before; absent: for good"""

@@ -279,7 +279,7 @@ class ControlRequest(google.protobuf.message.Message):
     ORDER_AFTER_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     what: builtins.str
-    """start, stop, full, summary"""
+    """start, stop, full, summary, auto"""
     step_first: builtins.int
     step_last: builtins.int
     """absent: for good"""

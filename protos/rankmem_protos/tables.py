@@ -130,7 +130,7 @@ RANK_INFO: Final = Table(
         _int("pid", "Process id on that host."),
         _time("process_started_ns", "Start of the process; with pid it names the process for good."),
         _text("spool_id", "The spool its events came through.", nullable=False),
-        _text("detail", "RANKMEM_DETAIL: full, operators or events; NULL if unknown."),
+        _text("detail", "RANKMEM_DETAIL: full, operators, events or auto; NULL if unknown."),
         _text(
             "not_recorded",
             "What was switched off: a list of operators, stacks, modules; empty: nothing; NULL: unknown.",
@@ -723,7 +723,7 @@ CONTROL_ORDER: Final = Table(
     columns=(
         *_OF_RANK,
         _int("order_id", "The order: one for all ranks that were told.", nullable=False),
-        _name("what", "start, stop, full or summary: detail from step_first on.", nullable=False),
+        _name("what", "start, stop, full, summary or auto: detail from step_first on.", nullable=False),
         _int("step_first", "From this step on; the same for all ranks.", nullable=False),
         _int("step_last", "Up to this step, then as before; NULL: for good."),
         _text("asked_by", "Who asked, as the client says: user@host; and the address it came from."),
@@ -735,14 +735,20 @@ CONTROL_ORDER: Final = Table(
 
 CONTROL_CHANGE: Final = Table(
     name="control_change",
-    doc="Where in a rank's log an order of rankmem control came into effect, or to its end.",
+    doc="Where in a rank's log an order of rankmem control came into effect, or to its end, and where the "
+    "rank itself changed what it records (detail auto).",
     columns=(
         *_OF_RANK,
-        _int("order_id", "The order; see control_order.", nullable=False),
+        _int(
+            "order_id",
+            "The order, see control_order; 0: none, detail was auto from the start (RANKMEM_DETAIL).",
+            nullable=False,
+        ),
         _name(
             "outcome",
             "applied; over: its last step has ended, or a later order has ended it before; refused: nothing "
-            "changes, since the rank's steps are calls of the model, which only full detail sees.",
+            "changes, since the rank's steps are calls of the model, which only full detail sees, or it "
+            "cannot tell how high a step stands, by which auto chooses; auto: the rank itself chose.",
             nullable=False,
         ),
         _name(

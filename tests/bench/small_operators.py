@@ -30,7 +30,7 @@ PROGRAMS: Final = {"mlp": 3000, "rl": 1000, "lstm": 1000, "generate": 300}
 QUICK: Final = 10
 """As many times fewer with ``--quick``."""
 ROUNDS: Final = 5
-DETAILS: Final = ("full", "operators", "events")
+DETAILS: Final = ("full", "operators", "events", "auto")
 """Of ``RANKMEM_DETAIL``."""
 FULL_AT_MOST: Final = 1.40
 """CPU time with everything recorded, for the programs without a KV cache."""

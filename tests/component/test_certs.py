@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from rankmem_aggregator.server import certs
+from rankmem_cli.main import app
 from rankmem_protos.credentials import tokens_of
 from rankmem_protos.errors import Code, RankmemError
 
@@ -150,3 +152,10 @@ def test_without_cryptography_it_says_which_extra_to_install(tmp_path: Path) -> 
     )
     assert "pip install 'rankmem[certs]'" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_command_makes_them_for_the_names_that_are_given(tmp_path: Path) -> None:
+    made = tmp_path / "cluster"
+    arguments = ["certs", str(made), "--name", "node-0", "--name", "10.0.0.1"]
+    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    handshake(made / "aggregator", made / "ca.pem", "node-0")

@@ -55,10 +55,10 @@ class FakeTap(Recorded):
 class FakeTorch:
     """As much of torch as is asked: its CUDA version and a queue of calls after initialisation."""
 
-    def __init__(self, cuda_version: str | None) -> None:
+    def __init__(self, cuda_version: str | None, **built_for: str) -> None:
         self.queued: list[Callable[[], None]] = []
-        self.version = SimpleNamespace(cuda=cuda_version)
-        self.cuda = SimpleNamespace(_lazy_call=self.queued.append)
+        self.version = SimpleNamespace(cuda=cuda_version, **built_for)
+        self.cuda = self.xpu = SimpleNamespace(_lazy_call=self.queued.append)
 
 
 def _build(has_cuda: bool) -> Build:
@@ -119,6 +119,19 @@ def test_cuda_that_cannot_be_attached_is_a_gap_of_its_events(monkeypatch: pytest
     (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
     assert (off["missing"], off["device_type"]) == (Missing.DEVICE, DeviceType.CUDA)
     assert tap.strings[off["detail"]] == "this CUDA allocator reports no events: only samples are recorded"
+
+
+@pytest.mark.parametrize(("built_for", "device_type"), [("hip", DeviceType.CUDA), ("xpu", DeviceType.XPU)])
+def test_memory_of_devices_that_are_not_followed_is_a_gap_from_their_first_use_on(
+    monkeypatch: pytest.MonkeyPatch, built_for: str, device_type: DeviceType
+) -> None:
+    torch = FakeTorch(None, **{built_for: "7.0"})
+    tap = _open(monkeypatch, torch)
+    assert [kind for kind, _ in tap.records if kind is Kind.OFF] == [], "none is used yet"
+    torch.queued[-1]()
+    (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
+    assert (off["missing"], off["device_type"]) == (Missing.DEVICE, device_type)
+    assert f"built for {built_for}" in tap.strings[off["detail"]]
 
 
 def test_only_what_is_named_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

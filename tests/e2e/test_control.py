@@ -91,7 +91,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
             ending.close()
             _, said = run.communicate(timeout=TIMEOUT_S)
             assert run.returncode == 0, said
-        ended = control(address, "start")
+        ended = control(address, "start", "--session", TRAIN.name, "--ranks", "0-1")
     return Job(
         folder=folder,
         first=first,
@@ -137,8 +137,12 @@ def test_names_are_known_within_the_window_and_before_the_first_order_alone(job:
 def test_every_answer_says_what_is_not_known_and_that_bytes_are_exact(job: Job) -> None:
     spans = job.rows("SELECT step_first, step_last FROM detail_span WHERE rank = 0 ORDER BY step_first")
     assert [row["step_last"] for row in spans] == [job.first - 1, None]
-    told = job.rows("SELECT DISTINCT what, is_bytes, sentence FROM incompleteness WHERE why = 'control'")
-    assert [(row["what"], row["is_bytes"]) for row in told] == [("operators, stacks and modules", False)]
+    told = job.rows(
+        "SELECT DISTINCT what, is_bytes, sentence FROM incompleteness WHERE why = 'control' "
+        "ORDER BY sentence DESC"
+    )
+    assert [(row["what"], row["is_bytes"]) for row in told] == [("operators, stacks and modules", False)] * 2
+    assert told[1]["sentence"].startswith("its highest step, ")
     assert f"{job.last + 1} on" in told[0]["sentence"]
     done = subprocess.run(
         (*RANKMEM, "peak", "--db", "job.duckdb"), cwd=job.folder, capture_output=True, text=True, check=True

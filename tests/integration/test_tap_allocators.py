@@ -99,3 +99,13 @@ def test_the_raw_interface_of_the_default_allocator_works_and_is_recorded(
         tmp_path, allocators, after="tap.enable(What.CPU_EVENTS)\nassert library.raw_round() == 1"
     )
     assert _sizes(recording) == [777, 5, *SIZES]
+
+
+def test_detail_auto_records_all_where_the_sizes_of_anothers_blocks_are_not_known(
+    allocators: Path, tmp_path: Path
+) -> None:
+    made = 'library.install(b"apart", 3)'
+    is_chosen = "tap.enable(What.HEIGHTS)\nprint(tap.stat(Stat.CHOOSES_DETAIL))"
+    recording = _record(tmp_path, allocators, before=made, after=is_chosen)
+    assert recording.stdout.split() == ["0", "7"]
+    assert _sizes(recording) == SIZES

@@ -9,28 +9,18 @@ import pytest
 
 from rankmem_agent.spool.layout import Action, Detail, Kind, Outcome
 from rankmem_ship.spool_reader.segments import named
-from tap_process import CALLS_OF_MODELS, Recording, record_process
+from tap_process import CALLS_OF_MODELS, ORDERS, Recording, changes_of, record_process
 
-PAGE = """
-import mmap, struct
-from rankmem_agent.spool import layout
-at = {field.name: field.offset for field in layout.CONTROL_FIELDS}
-page = mmap.mmap(os.open(folder / "control", os.O_RDWR), layout.CONTROL_BYTES)
-def put(name, value):
-    struct.pack_into("<Q", page, at[name], value)
-def order(number, detail, first, last=layout.UNKNOWN, check=None):
-    put("order_detail", detail); put("order_step_first", first); put("order_step_last", last)
-    put("order_check", layout.order_check(number, detail, first, last) if check is None else check)
-    put("order_number", number)
-def taken():
-    return struct.unpack_from("<Q", page, at["order_taken"])[0]
+PAGE = (
+    ORDERS
+    + """
 def step(number):
     kept.append(torch.ones(1000 + number))
     tap.record(Kind.STEP, step=number)
     tap.set_step(number + 1)
 kept = []
-EVENTS, FULL = layout.Detail.EVENTS, layout.Detail.FULL
 """
+)
 SCRIPT = (
     PAGE
     + """
@@ -54,12 +44,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     made = record_process(SCRIPT, tmp_path_factory.mktemp("control"))
     assert made.returncode == 0, made.stderr
     return made
-
-
-def changes_of(recording: Recording) -> list[tuple[int, ...]]:
-    """order, outcome, step and detail of each DETAIL record."""
-    changes = named(recording.of(Kind.DETAIL), Kind.DETAIL)
-    return [tuple(int(row[name]) for name in ("order", "outcome", "step", "detail")) for row in changes]
 
 
 def test_each_order_is_followed_from_its_step_on_or_from_the_next_where_it_came_late(

@@ -1,9 +1,9 @@
 """Runs one of steady_trainings in its own process: what a block's twin says, held against what was seen.
 
 ``python shadowed.py [TRAINING ...]`` prints the comparison of each. A twin is the block of an earlier step
-that the tap found to be like it (rankmem_ship.parts). What a part says is seen twice: as it is learned, and in the
-first step that is like it, since the first batch of a line has no category yet. From the third on it is held
-against what was seen.
+that the tap found to be like it (rankmem_ship.parts). What a part says is seen twice: as it is learned, and in
+the first step that is like it, since the first batch of a line has no category yet. From the third on it is
+held against what was seen.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ IDENTITY: Final = ("operator", "module", "phase", "stack_id", "forward_stack_id"
 
 Row = Mapping[str, Any]
 Life = tuple[int, int, int] | None
-"""Steps from alloc to free, blocks that the trainer's thread had allocated in that step, the thread of the free.
-None: alive."""
+"""Steps from alloc to free, blocks that the trainer's thread had allocated in that step, the thread of the
+free. None: alive."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def compared(recording: Recording) -> Comparison:
         (found.wrong if is_showing else found.wrong_elsewhere).update(differences)
         said, seen = rows[int(seq[confirmed[twin]])], rows[int(seq[block])]
         life, before = lives[int(seq[block])], lives[int(seq[confirmed[twin]])]
-        # When a collective's thread lets go of a block is its own affair, and so is what the block is taken for.
+        # When a collective's thread lets go of a block is its own affair, and so is what that is taken for.
         is_alike = life == before and (life is None or life[2] in showing)
         found.num_alike += is_alike and is_showing
         if is_showing and said["category"] != seen["category"]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from rankmem_agent.spool.layout import CONTROL_FIELDS, Action, Kind
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
-from rankmem_ship.spool_reader.segments import RECORD_DTYPE
+from rankmem_ship.spool_reader.segments import RECORD_DTYPE, named
 from spool_synthetic import reader_of
 from torch_forks import run_forked
 
@@ -56,6 +56,22 @@ steps.count_calls(tap.step_number)
 tap.enable(ALL)
 """
 """For a script whose steps end by calls of its model."""
+ORDERS = """
+import mmap, struct
+from rankmem_agent.spool import layout
+at = {field.name: field.offset for field in layout.CONTROL_FIELDS}
+page = mmap.mmap(os.open(folder / "control", os.O_RDWR), layout.CONTROL_BYTES)
+def put(name, value):
+    struct.pack_into("<Q", page, at[name], value)
+def order(number, detail, first, last=layout.UNKNOWN, check=None):
+    put("order_detail", detail); put("order_step_first", first); put("order_step_last", last)
+    put("order_check", layout.order_check(number, detail, first, last) if check is None else check)
+    put("order_number", number)
+def taken():
+    return struct.unpack_from("<Q", page, at["order_taken"])[0]
+EVENTS, FULL, AUTO = layout.Detail.EVENTS, layout.Detail.FULL, layout.Detail.AUTO
+"""
+"""For a script that gives itself orders, as its shipper would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +177,9 @@ def read_spool(spool: Path, done: subprocess.CompletedProcess[str]) -> Recording
         records=np.concatenate(chunks), seq=np.concatenate(numbers), gaps=gaps, reader=reader,
         returncode=done.returncode, stdout=done.stdout, stderr=done.stderr,
     )  # fmt: skip
+
+
+def changes_of(recording: Recording) -> list[tuple[int, ...]]:
+    """order, outcome, step and detail of each DETAIL record."""
+    changes = named(recording.of(Kind.DETAIL), Kind.DETAIL)
+    return [tuple(int(row[name]) for name in ("order", "outcome", "step", "detail")) for row in changes]

@@ -41,6 +41,21 @@ def test_a_verb_shows_the_same_of_a_lake(places: tuple[str, str], verb: str) -> 
     assert shown[0] == shown[1]
 
 
+def test_an_engine_and_the_lake_s_variable_give_the_same_answers(places: tuple[str, str]) -> None:
+    database, lake = places
+    for arguments, of_lake, variables in (
+        (["job-peak"], ["--lake", lake, "--engine", "processes:2"], {}),
+        (["sql", "SELECT * FROM peak_by_rank ORDER BY ALL"], [], {"RANKMEM_LAKE": lake}),
+    ):
+        shown = [
+            runner.invoke(
+                app, [*arguments, *where, "--format", "json"], env=given, catch_exceptions=False
+            ).stdout
+            for where, given in ((["--db", database], {}), (of_lake, variables))
+        ]
+        assert shown[0] == shown[1] != ""
+
+
 def test_sql_export_and_timeline_take_a_lake(places: tuple[str, str], tmp_path: Path) -> None:
     _, lake = places
     for arguments in (

@@ -34,7 +34,9 @@ def test_what_was_switched_off_is_named_with_its_switch() -> None:
         "no modules were recorded (RANKMEM_DETAIL=events)",
         "no operators were recorded (RANKMEM_DETAIL=events)",
     ]
-    assert not_recorded.notes(facts("stacks"), ALL) == ["no stacks were recorded (RANKMEM_STACKS=off)"]
+    for detail in ("full", "auto"):
+        noted = not_recorded.notes(facts("stacks", detail=detail), ALL)
+        assert noted == ["no stacks were recorded (RANKMEM_STACKS=off)"]
 
 
 def test_ranks_that_differ_are_not_reported_as_alike() -> None:

@@ -93,6 +93,7 @@ def test_a_value_that_cannot_be_used_is_named_with_its_variable(name: str, value
         ({"RANKMEM_DETAIL": "operators"}, ("stacks", "modules")),
         ({"RANKMEM_DETAIL": "operators", "RANKMEM_STACKS": "full"}, ("stacks", "modules")),
         ({"RANKMEM_DETAIL": "events"}, ("operators", "stacks", "modules")),
+        ({"RANKMEM_DETAIL": "auto"}, ()),
     ],
 )
 def test_what_is_not_recorded_follows_from_the_detail_and_the_finer_switches(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -26,6 +27,8 @@ from rankmem_protos.errors import RankmemError
 
 BUSY_RECORDS: Final = 1_000
 """A process that has recorded less does nothing with tensors to speak of."""
+_NOT_FOLLOWED: Final = {"hip": ("cuda", DeviceType.CUDA), "xpu": ("xpu", DeviceType.XPU)}
+"""By what of ``torch.version`` is set: the part of torch whose devices these are; HIP's are CUDA's."""
 _NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
 """There where a CUDA device can be used: its driver makes it."""
 
@@ -97,6 +100,7 @@ class NativeRecording:
     def __init__(self, torch: Any, config: AgentConfig, guard: Guard, build: Build) -> None:
         self._torch = torch
         self._config = config
+        self._guard = guard
         self._tap = Tap(build.path)
         keep_cpu = config.devices is not None  # named in so many words
         self._cuda = (
@@ -117,6 +121,8 @@ class NativeRecording:
         if self._config.detail != "events":
             tap.attach_calls()
             what |= What.CALLS
+        if self._config.detail == "auto":
+            what |= What.HEIGHTS
         tap.enable(what)
         if self._config.stacks and not tap.stat(Stat.PYTHON_FOUND):
             missing.record_names_off(
@@ -124,11 +130,25 @@ class NativeRecording:
             )
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
+        for built_for, (name, device_type) in _NOT_FOLLOWED.items():
+            if getattr(self._torch.version, built_for, None) is not None and (
+                wanted is None or name in wanted
+            ):
+                getattr(self._torch, name)._lazy_call(partial(self._note_device_off, built_for, device_type))
         return tap
 
+    def _note_device_off(self, built_for: str, device_type: DeviceType) -> None:
+        if os.getpid() == self._pid:
+            why = f"this torch is built for {built_for}, whose allocator rankmem does not follow"
+            self._guard.report(f"memory of {device_type.name.lower()} devices is not recorded: {why}")
+            missing.record_device_off(self._tap, device_type, why)
+
     def detail(self) -> dict[str, object]:
-        """As the configuration has it."""
-        return {"detail": self._config.detail, "not_recorded": ",".join(self._config.not_recorded())}
+        """As the configuration has it; full where it is auto and the tap has to record all."""
+        detail = self._config.detail
+        if detail == "auto" and not self._tap.stat(Stat.CHOOSES_DETAIL):
+            detail = "full"
+        return {"detail": detail, "not_recorded": ",".join(self._config.not_recorded())}
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool and grants the whole budget."""

@@ -28,8 +28,8 @@ ids count from 1 for each type. The reader stops at an entry that is cut short o
 
 All integers are little-endian.
 
-Version 6 has PART records, version 5 ROUNDING records, version 4 DETAIL records, version 3 EVIDENCE records;
-all else is as in version 2. All are still read.
+Version 6 has PART records and the outcome AUTO, version 5 ROUNDING records, version 4 DETAIL records, version 3
+EVIDENCE records; all else is as in version 2. All are still read.
 """
 
 from __future__ import annotations
@@ -155,6 +155,8 @@ class Detail(enum.IntEnum):
     """Neither operators nor stacks nor modules."""
     FULL = 1
     """What the process was started for (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``, ``RANKMEM_MODULES``)."""
+    AUTO = 2
+    """In an order alone: one of the two, as the tap chooses from step to step."""
 
 
 class Course(enum.IntEnum):
@@ -175,7 +177,10 @@ class Outcome(enum.IntEnum):
     OVER = 1
     """Its last step has ended, or a later order has ended it before."""
     REFUSED = 2
-    """Nothing changes: the steps end by calls of the model, which only full detail sees."""
+    """Nothing changes: the steps end by calls of the model, which only full detail sees; or the tap cannot
+    tell how high a step stands, and is to choose by that."""
+    AUTO = 3
+    """Of no order: the tap has chosen, since ``order`` or (0) ``RANKMEM_DETAIL`` leaves it to it."""
 
 
 class Action(enum.IntEnum):

@@ -18,8 +18,11 @@
 #include <cstring>
 
 #include "calls.h"
+#include "control.h"
 #include "evidence.h"
+#include "heights.h"
 #include "modules.h"
+#include "native_operator.h"
 #include "parts.h"
 #include "roots.h"
 #include "spool.h"
@@ -379,22 +382,30 @@ uint64_t current_call_id() noexcept {
   return frame == nullptr ? 0 : frame->call_id;
 }
 
-// If this thread holds the GIL, or has met the stack before; else 0. It never waits for the GIL: whoever asks for
-// memory may hold what the GIL's holder waits for.
-__attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread, uint8_t action) noexcept try {
-  if (thread.gathering || !enabled(kStacks)) return 0;
-  if (!enabled(kCalls) && !(enabled(kEvidence) && action == RKM_ACTION_OOM)) return 0;
+// If this thread holds the GIL, or has met the stack before; else 0, unless it may wait for the GIL. As a rule not:
+// whoever asks for memory may hold what the GIL's holder waits for.
+__attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread, uint8_t action,
+                                                              bool may_wait) noexcept try {
+  const bool is_oom = action == RKM_ACTION_OOM;
+  if (thread.gathering || !(enabled(kStacks) || (is_oom && is_switched_off(kStacks)))) return 0;
+  if (!enabled(kCalls) && !(is_oom && (enabled(kEvidence) || is_switched_off(kCalls)))) return 0;
   ThreadCaches* caches = caches_of(thread);
-  return caches != nullptr ? gather_stack(caches->stacks, /*may_wait=*/false) : 0;
+  return caches != nullptr ? gather_stack(caches->stacks, may_wait) : 0;
 } catch (...) {
   return 0;
 }
 
-EventPlace place_of_event(uint8_t action) noexcept {
+EventPlace place_of_event(uint8_t action, bool may_wait) noexcept {
   ThreadState& thread = thread_state;
   const Frame* frame = current_frame(thread);
   EventPlace place;
-  if (frame == nullptr) place.stack_id = stack_outside_calls(thread, action);
+  if (frame == nullptr) place.stack_id = stack_outside_calls(thread, action, may_wait);
+  if (action == RKM_ACTION_OOM && frame == nullptr && !thread.gathering && is_switched_off(kCalls)) {
+    place.native_operator = native_operator();
+    place.module = is_switched_off(kModules) ? known_module_here() : 0;
+    place.is_unobserved = true;
+    return place;
+  }
 #ifdef RKM_WITH_EVIDENCE
   if (__builtin_expect(!enabled(kEvidence), 1)) return place;
   take_room(thread);
@@ -434,11 +445,43 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
 }
 #endif
 
+// An out-of-memory while nobody observes operators is a call of its own, with what can be told of it: that it is
+// forward or backward cannot.
+static void write_unobserved_call(ThreadState& thread, RkmEvent& event, const EventPlace& place,
+                                  uint64_t now) noexcept {
+  event.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
+  RkmCallBegin begin;
+  begin.phase() = RKM_NO_PHASE;
+  begin.started_ns() = now;
+  begin.module() = place.module;
+  begin.step() = step.load(std::memory_order_relaxed);
+  begin.operator_name() = place.native_operator;
+  RkmCallEnd end;
+  end.started_ns() = now;
+  end.sequence_first() = end.sequence_last() = RKM_NO_SEQUENCE;
+  end.with_grad() = c10::GradMode::is_enabled() ? 1 : 0;
+  end.stack_id() = place.stack_id;
+  RkmRecord* const records[] = {&begin, &event, &end};
+  for (RkmRecord* record : records) {
+    record->call_id = event.call_id;
+    record->thread = event.thread;
+    write_record_at(thread.last_segment, *record, now);
+  }
+}
+
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
                  uint64_t stream, uint64_t pool_or_free_bytes, EventPlace place) noexcept {
   ThreadState& thread = thread_state;
   const uint64_t now = monotonic_ns();
   RkmEvent event;
+  event.action = action;
+  event.device_type = device_type;
+  event.device_index = device_index;
+  event.address() = address;
+  event.size_bytes() = size_bytes;
+  event.stream() = stream;
+  event.pool() = pool_or_free_bytes;
+  if (action == RKM_ACTION_OOM) heights.saw_oom.store(true, std::memory_order_relaxed);
   event.thread = known_thread_id(thread);
   Frame* frame = current_frame(thread);
   if (frame != nullptr && (frame->call_id != 0 || enabled(kCalls))) {
@@ -448,19 +491,15 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     const bool moves_counters = action != RKM_ACTION_FREE_REQUESTED && action != RKM_ACTION_FREE_COMPLETED;
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;
+  } else if (place.is_unobserved) {
+    write_unobserved_call(thread, event, place, now);
+    return;
   } else {
     event.stack_id() = place.stack_id;
   }
   if (action == RKM_ACTION_ALLOC && !has_blocks.load(std::memory_order_relaxed)) {
     has_blocks.store(true, std::memory_order_relaxed);
   }
-  event.action = action;
-  event.device_type = device_type;
-  event.device_index = device_index;
-  event.address() = address;
-  event.size_bytes() = size_bytes;
-  event.stream() = stream;
-  event.pool() = pool_or_free_bytes;
 #ifdef RKM_WITH_EVIDENCE
   const bool shows = action == RKM_ACTION_ALLOC || action == RKM_ACTION_OOM;
   if (__builtin_expect(enabled(kEvidence), 0) && shows && write_with_evidence(thread, event, now, place)) return;

@@ -1,9 +1,10 @@
 // What the shipper has written into the control page is read as a step ends, and what it orders is done there.
 //
-// Cost: where nothing is ordered, one load and two comparisons a step. It never waits, and takes a lock (torch's, of
-// its callbacks) only in the moment of a change. Events are recorded at every level: an order moves what is known
-// about them, never a byte.
+// Cost: where nothing is ordered, one load and two comparisons a step; with detail auto a look at each device's height.
+// It never waits, and takes a lock (torch's, of its callbacks) only in the moment of a change. Events are recorded at
+// every level: an order moves what is known about them, never a byte.
 
+#include "auto_detail.h"
 #include "calls.h"
 #include "control.h"
 #include "parts.h"
@@ -25,8 +26,13 @@ struct Order {
 std::atomic<bool> gate{false};
 Order orders[kOrdersMax + 1];  // with one that has just come
 uint32_t num_orders = 0;
-uint64_t base_detail = RKM_DETAIL_FULL;  // where no order holds for some steps
+// What is ordered, and by which order; 0: none, it was so from the start.
+struct Level {
+  uint64_t detail, order;
+};
+Level base_level = {RKM_DETAIL_FULL, 0};  // where no order holds for some steps
 uint64_t detail_now = RKM_DETAIL_FULL;
+uint64_t num_outcomes = 0;
 uint64_t latest_step = 0;
 std::atomic<uint64_t> orders_taken{0};
 std::atomic<uint64_t> next_due{RKM_UNKNOWN};  // the step at which something changes
@@ -40,6 +46,7 @@ void write_outcome(uint8_t outcome, const Order& order, uint64_t now) noexcept {
   record.detail() = detail_now;
   record.thread = current_thread_id();
   write_record(record);
+  ++num_outcomes;
 }
 
 void drop_order(uint32_t at) noexcept {
@@ -47,7 +54,7 @@ void drop_order(uint32_t at) noexcept {
 }
 
 // Reads the page's order, if it is whole and new.
-void take_order(RkmControl* control) noexcept {
+void take_order(RkmControl* control, uint64_t now) noexcept {
   Order order = {};
   order.number = __atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE);
   order.detail = __atomic_load_n(&control->order_detail, __ATOMIC_ACQUIRE);
@@ -55,7 +62,11 @@ void take_order(RkmControl* control) noexcept {
   order.last = __atomic_load_n(&control->order_step_last, __ATOMIC_ACQUIRE);
   const uint64_t check = order.number ^ (order.detail << 1) ^ (order.first << 8) ^ order.last ^ RKM_ORDER_SALT;
   if (__atomic_load_n(&control->order_check, __ATOMIC_ACQUIRE) != check) return;  // at the next step
-  orders[num_orders++] = order;
+  if (order.detail == RKM_DETAIL_AUTO && !follow_heights()) {
+    write_outcome(RKM_OUTCOME_REFUSED, order, now);
+  } else {
+    orders[num_orders++] = order;
+  }
   orders_taken.store(order.number, std::memory_order_relaxed);
   __atomic_store_n(&control->order_taken, order.number, __ATOMIC_RELEASE);
 }
@@ -72,12 +83,12 @@ void observe_memory_alone() noexcept {
 }
 
 // What holds from step `now` on: the latest order whose steps these are, else what is ordered for good.
-uint64_t detail_of(uint64_t now) noexcept {
-  uint64_t detail = base_detail;
+Level level_of(uint64_t now) noexcept {
+  Level level = base_level;
   for (uint32_t at = 0; at < num_orders; ++at) {
-    if (orders[at].first <= now && now <= orders[at].last) detail = orders[at].detail;
+    if (orders[at].first <= now && now <= orders[at].last) level = {orders[at].detail, orders[at].number};
   }
-  return detail;
+  return level;
 }
 
 // Takes out the orders that end before their steps do: an order for good ends all that came before it, itself the last
@@ -88,7 +99,7 @@ bool end_early(uint64_t now, Order* ended, uint32_t& num_ended) noexcept {
   for (uint32_t at = num_orders; at-- > 0 && !is_lasting;) {
     if (orders[at].last != RKM_UNKNOWN || orders[at].first > now) continue;
     is_lasting = true;
-    base_detail = orders[at].detail;
+    base_level = {orders[at].detail, orders[at].number};
     count = at + 1;
   }
   for (num_ended = 0; num_ended < count; ++num_ended) {
@@ -99,7 +110,7 @@ bool end_early(uint64_t now, Order* ended, uint32_t& num_ended) noexcept {
 }
 
 void plan_next(uint64_t now) noexcept {
-  uint64_t due = RKM_UNKNOWN;
+  uint64_t due = enabled(kHeights) ? now + 1 : RKM_UNKNOWN;
   for (uint32_t at = 0; at < num_orders; ++at) {
     const uint64_t change = orders[at].first > now ? orders[at].first : orders[at].last + 1;
     if (change > now) due = std::min(due, change);
@@ -135,7 +146,9 @@ void apply_due(uint64_t now) noexcept {
   Order ended[kOrdersMax + 1];
   uint32_t num_ended = 0;
   const bool is_lasting = end_early(now, ended, num_ended);
-  const uint64_t detail = detail_of(now);
+  const Level level = level_of(now);
+  const uint64_t detail = level.detail == RKM_DETAIL_AUTO ? auto_detail(level.order, now) : level.detail;
+  const uint64_t outcomes_before = num_outcomes;
   const bool changes = detail != detail_now;
   detail_now = detail;
   // Between the records that say full detail everything was observed, on other threads as well.
@@ -145,14 +158,18 @@ void apply_due(uint64_t now) noexcept {
     write_outcome(is_applied ? RKM_OUTCOME_APPLIED : RKM_OUTCOME_OVER, ended[at], now);
   }
   write_due(now);
+  if (changes && num_outcomes == outcomes_before) {
+    write_outcome(RKM_OUTCOME_AUTO, {level.order, detail, now, now, true}, now);
+  }
   if (changes && detail != RKM_DETAIL_FULL) observe_memory_alone();
   plan_next(now);
 }
 
 __attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_t now, bool by_call) noexcept {
   if (gate.exchange(true, std::memory_order_acquire)) return;
+  if (now > latest_step && enabled(kHeights)) look_at_heights(now - 1, detail_now == RKM_DETAIL_FULL);
   now = latest_step = std::max(latest_step, now);  // another thread may have ended a later one
-  if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control);
+  if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control, now);
   // With calls unobserved no step would end any more, and none would bring them back.
   by_call ? refuse_all(now) : apply_due(now);
   gate.store(false, std::memory_order_release);
@@ -167,6 +184,15 @@ void follow_orders(uint64_t now, bool by_call) noexcept {
   if (__builtin_expect(!is_new && now < next_due.load(std::memory_order_relaxed), 1)) return;
   follow_orders_slowly(control, now, by_call);
 }
+
+bool choose_detail() noexcept {
+  if (!follow_heights()) return false;
+  base_level = {RKM_DETAIL_AUTO, 0};
+  next_due.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+bool is_switched_off(uint32_t what) noexcept { return (switched_off.load(std::memory_order_relaxed) & what) != 0; }
 
 void forget_switched(uint32_t what) noexcept { switched_off.fetch_and(~what); }
 

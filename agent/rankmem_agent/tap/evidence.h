@@ -1,4 +1,4 @@
-// What an allocation shows of where it is made, and of which operator asks. See evidence.cpp, native_operator.cpp.
+// What an allocation shows of where it is made. See evidence.cpp.
 //
 // Compiled with RKM_WITH_EVIDENCE alone: it takes headers of torch that double the time of a build.
 #pragma once
@@ -36,9 +36,5 @@ uint64_t frames_misread() noexcept;
 #else
 inline uint64_t frames_misread() noexcept { return 0; }
 #endif
-
-// String id of the operator in which this thread is by its native stack, "aten::mul"; 0 if there is none within the
-// innermost autograd node or Python frame. 4.6 us once its addresses are known; takes locks: off the hot path.
-uint32_t native_operator() noexcept;
 
 }  // namespace rankmem

@@ -37,8 +37,11 @@ class What(enum.IntFlag):
     EVIDENCE = 64
     """Blocks are compared with those of steps before (PART records); in a tap built with it, after
     :meth:`Tap.follow_modules`."""
-    SHOW_ALL = 128
-    """For a test: with it, an EVIDENCE record behind each block."""
+    HEIGHTS = 128
+    """Detail auto: the tap chooses from step to step whether all is recorded or memory alone. For good, where
+    :attr:`Stat.CHOOSES_DETAIL` is 1 after it; elsewhere all is recorded."""
+    SHOW_ALL = 256
+    """For a test: with EVIDENCE, an EVIDENCE record behind each block."""
 
 
 class Stat(enum.IntEnum):
@@ -76,7 +79,9 @@ class Stat(enum.IntEnum):
     """The number of the step that goes on."""
     EVIDENCE_READ = 15
     """1 if allocations show where they are made."""
-    FRAMES_MISREAD = 16
+    CHOOSES_DETAIL = 16
+    """1 if detail auto holds, or did: the heights of steps are followed."""
+    FRAMES_MISREAD = 17
     """For a test, with SHOW_ALL: times that a thread's frames gave other keys than read anew."""
     CPU_SEES = 20
     """Bits of :class:`CpuSees`."""

@@ -308,6 +308,14 @@ PythonFrame module_call_here() noexcept {
   return nearest_module_call(current_frame(python.PyGILState_GetThisThreadState()));
 }
 
+uint32_t known_module_here() noexcept {
+  const Counted counted;
+  if (stopped.load() || !can_follow_modules()) return 0;
+  const PythonFrame call = nearest_module_call(current_frame(python.PyGILState_GetThisThreadState()));
+  const uint32_t name = call == nullptr ? 0 : name_of_module(module_of_call(call));
+  return name == kNameless ? 0 : name & ~kMayChange;
+}
+
 int follow_modules(PyObject* call_code, PyObject* ask, bool asks_names, const PyObject* const* modules,
                    uint32_t count) noexcept {
   if (!spool_is_open() || !python.found || !frame_layout_known()) return -ENOSYS;

@@ -26,6 +26,10 @@ ModuleHere module_here(ThreadState& thread, const Frame* engine) noexcept;
 // The nearest call of a module on this thread; null outside of all, or where modules are not followed. Hot path.
 PythonFrame module_call_here() noexcept;
 
+// The string id of the path of the module that this thread is in, if it is known; 0 without. Asks nobody, and works
+// while modules are not followed, too. Hot path.
+uint32_t known_module_here() noexcept;
+
 // Follows modules from now on if this thread's nearest calls of modules, run by `call_code`, are those of `modules`,
 // nearest first. Enables kModules. `ask` is a Python callable (module[, the module around it]) that answers with name_module(); without
 // `asks_names` no module gets a name, and only that one runs is known.

@@ -4,8 +4,8 @@
 // libtorch_cpu exports. The outermost of these is the operator that the observer would have named; what lies beyond
 // an autograd node or a Python frame is another one's. The dispatcher knows which name and overload a symbol's is.
 //
-// It unwinds, asks the dynamic linker and takes a lock of ours, so only off every lock of an allocator: on CPU, at an
-// out-of-memory or a block without an operator. Addresses are looked up once in a process.
+// It unwinds, asks the dynamic linker and takes a lock of ours, so only off every lock of an allocator: at an
+// out-of-memory, and on CPU for a block without an operator. Addresses are looked up once in a process.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -16,7 +16,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "evidence.h"
+#include "native_operator.h"
 #include "spool.h"
 
 namespace rankmem {

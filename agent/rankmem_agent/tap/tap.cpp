@@ -40,7 +40,8 @@ enum Stat : uint32_t {
   kModulesAsked = 13,
   kStep = 14,
   kEvidenceRead = 15,
-  kFramesMisread = 16,
+  kChoosesDetail = 16,
+  kFramesMisread = 17,
   kCpuSees = 20,
   kHasBlocks = 21,
 };
@@ -77,6 +78,7 @@ RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if (!spool_is_open()) return;
   if (!can_follow_modules()) what &= ~kModules;
   if ((what & kEvidence) != 0 && !(can_read_evidence() && prepare_parts())) what &= ~kEvidence;
+  if ((what & kHeights) != 0 && (on == 0 || !choose_detail())) what &= ~kHeights;
   if (on != 0) {
     enabled_bits.fetch_or(what);
   } else {
@@ -216,6 +218,7 @@ RKM_EXPORT uint64_t rkm_stat(uint32_t which) {
     case kFramesKnown: return frame_layout_known() ? 1 : 0;
     case kModulesFollowed: return enabled(kModules) ? 1 : 0;
     case kModulesAsked: return modules_asked();
+    case kChoosesDetail: return enabled(kHeights) ? 1 : 0;
     case kEvidenceRead: return enabled(kEvidence) ? 1 : 0;
     case kFramesMisread: return frames_misread();
     case kStep: return step.load(std::memory_order_relaxed);

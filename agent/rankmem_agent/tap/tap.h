@@ -28,7 +28,8 @@ constexpr uint32_t kStacks = 8;
 constexpr uint32_t kModules = 16;         // read from frames; otherwise from hooks (rkm_set_module)
 constexpr uint32_t kCompareModules = 32;  // for a test: modules by hooks, beside those by frames
 constexpr uint32_t kEvidence = 64;        // where this tap is built with it (evidence.h, parts.h)
-constexpr uint32_t kShowAll = 128;        // for a test: the evidence of each block
+constexpr uint32_t kHeights = 128;        // detail auto, from the start of the log or by an order (heights.h)
+constexpr uint32_t kShowAll = 256;        // for a test: the evidence of each block
 
 // Zero before rkm_open, after rkm_close and in a forked child: nothing is written then.
 extern std::atomic<uint32_t> enabled_bits;
@@ -60,12 +61,15 @@ void write_record(RkmRecord& fields) noexcept;
 struct EventPlace {
   uint32_t stack_id = 0;         // of an event in no call: a call gathers its own
   uint32_t native_operator = 0;  // string id, with evidence where no call has an operator
+  uint32_t module = 0;           // string id, of an OOM alone
+  bool is_unobserved = false;    // an OOM whose operator nobody observes: a call of its own says what these are
 };
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
                  uint64_t stream, uint64_t pool_or_free_bytes, EventPlace place = {}) noexcept;
 
-// What an ALLOC or OOM of this thread would not know by its call. Off every lock.
-EventPlace place_of_event(uint8_t action) noexcept;
+// What an ALLOC or OOM of this thread would not know by its call. Off every lock. `may_wait`: for the GIL, where torch
+// itself waits for it.
+EventPlace place_of_event(uint8_t action, bool may_wait = false) noexcept;
 
 // The id of a string, writing it to the strings file on first sight; 0 if it could not be written.
 // Takes a lock and may do a system call: never on the hot path. Cut at STRING_BYTES_MAX.

@@ -19,6 +19,7 @@
 #include <cerrno>
 
 #include "calls.h"
+#include "heights.h"
 #include "tap_cpu.h"
 
 namespace rankmem {
@@ -120,6 +121,7 @@ uint32_t cpu_sees() noexcept { return sees; }
 
 void record_cpu_alloc(void* data, uint64_t size_bytes) noexcept {
   if (!enabled(kCpuEvents) || data == nullptr || size_bytes == 0) return;
+  if (enabled(kHeights)) block_came(kHeightOfCpu, usable_bytes(data));
   record_cpu_alloc(data, size_bytes, place_of_event(RKM_ACTION_ALLOC));
 }
 
@@ -128,9 +130,15 @@ void record_cpu_alloc(void* data, uint64_t size_bytes, EventPlace place) noexcep
   write_event(RKM_ACTION_ALLOC, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), size_bytes, 0, 0, place);
 }
 
-// A free carries the address alone: pairing knows the size, and to know it here would take a map and a lock.
 void record_cpu_free(void* data) noexcept {
   if (!enabled(kCpuEvents) || data == nullptr) return;
+  record_cpu_free(data, enabled(kHeights) ? usable_bytes(data) : 0);
+}
+
+// The record carries the address alone: pairing knows the size, and to know it here would take a map and a lock.
+void record_cpu_free(void* data, uint64_t size_bytes) noexcept {
+  if (!enabled(kCpuEvents)) return;
+  if (enabled(kHeights)) block_left(kHeightOfCpu, size_bytes);
   write_event(RKM_ACTION_FREE_COMPLETED, RKM_DEVICETYPE_CPU, 0, reinterpret_cast<uintptr_t>(data), 0, 0, 0);
 }
 
@@ -149,6 +157,7 @@ int attach_cpu() noexcept try {
   const bool needs_front = !sees_default || registered != c10::GetDefaultCPUAllocator();
   if (needs_front && !register_front(registered)) return -EPERM;
   cpu_attached = true;
+  check_cpu_sizes(registered == c10::GetDefaultCPUAllocator());
   sees = kSeesRegistered | (sees_default ? kSeesDefault : 0) | (watch_mapped_storages() ? kSeesMapped : 0);
   return 0;
 } catch (...) {

@@ -20,6 +20,8 @@ void record_cpu_alloc(void* data, uint64_t size_bytes) noexcept;
 // The same under a lock, with what place_of_event() gave before it.
 void record_cpu_alloc(void* data, uint64_t size_bytes, EventPlace place) noexcept;
 void record_cpu_free(void* data) noexcept;
+// The same of a block whose size is known, and not malloc's to tell.
+void record_cpu_free(void* data, uint64_t size_bytes) noexcept;
 void record_cpu_oom(uint64_t size_bytes) noexcept;
 
 // Makes c10's default CPU allocator record, once. False if it is not as expected: then nothing was changed.

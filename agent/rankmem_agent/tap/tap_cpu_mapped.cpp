@@ -19,6 +19,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "heights.h"
 #include "library_data.h"
 #include "spool.h"
 #include "tap_cpu.h"
@@ -32,6 +33,7 @@ constexpr size_t kSlotsMax = 8;  // one of each in torch 2.6 to 2.15
 
 struct Mapping {
   bool is_live = false;
+  uint64_t size_bytes = 0;
   uint32_t num_unreported = 0;  // gone by munmap, which torch has not reported yet
 };
 
@@ -53,9 +55,11 @@ void note_reported(void* base, int64_t size_bytes) {
   std::lock_guard lock(all.mutex);
   if (size_bytes > 0) {
     Mapping& mapping = all.known[base];
-    if (mapping.is_live) record_cpu_free(base);  // gone unseen: the kernel maps no address twice
+    if (mapping.is_live) record_cpu_free(base, mapping.size_bytes);  // gone unseen: no address is mapped twice
     mapping.is_live = true;
-    record_cpu_alloc(base, static_cast<uint64_t>(size_bytes), place);
+    mapping.size_bytes = static_cast<uint64_t>(size_bytes);
+    if (enabled(kHeights)) block_came(kHeightOfCpu, mapping.size_bytes);
+    record_cpu_alloc(base, mapping.size_bytes, place);
     return;
   }
   const auto found = all.known.find(base);
@@ -64,7 +68,7 @@ void note_reported(void* base, int64_t size_bytes) {
   if (mapping.num_unreported != 0) {
     --mapping.num_unreported;
   } else if (mapping.is_live) {
-    record_cpu_free(base);
+    record_cpu_free(base, mapping.size_bytes);
     mapping.is_live = false;
   }
   if (!mapping.is_live && mapping.num_unreported == 0) all.known.erase(found);
@@ -75,7 +79,7 @@ void note_unmapped(void* base) {
   std::lock_guard lock(all.mutex);
   const auto found = all.known.find(base);
   if (found == all.known.end() || !found->second.is_live) return;
-  record_cpu_free(base);
+  record_cpu_free(base, found->second.size_bytes);
   found->second.is_live = false;
   ++found->second.num_unreported;
 }

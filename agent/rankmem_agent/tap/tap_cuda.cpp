@@ -10,6 +10,8 @@
 // Source: c10/cuda/CUDACachingAllocator.h of torch 2.6, 2.11 and 2.15. From 2.9 or so its types live in
 // c10/core/CachingDeviceAllocator.h and are only aliased; the aliases are what we name. What moved is probed:
 // TraceEntry::mempool_ (absent in 2.6), snapshot(pool, include_traces) (snapshot() in 2.6).
+#include "control.h"
+#include "heights.h"
 #include "tap.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -124,9 +126,38 @@ Event event_of(const TraceEntry& entry, uint8_t action, unsigned index) noexcept
           oom ? static_cast<uint64_t>(entry.addr_) : pool_of(entry, 0)};
 }
 
-void write_cuda_event(const Event& event) noexcept {
+// Bytes go when the block is given back, not when that is asked for: so the allocator counts what was requested.
+void follow_height(unsigned index, int action, uint64_t size_bytes) noexcept {
+  if (!enabled(kHeights) || index + kHeightOfCuda >= kHeightsMax) return;
+  if (action == RKM_ACTION_ALLOC) block_came(kHeightOfCuda + index, size_bytes);
+  if (action == RKM_ACTION_FREE_COMPLETED) block_left(kHeightOfCuda + index, size_bytes);
+}
+
+void write_cuda_event(const Event& event, EventPlace place = {}) noexcept {
+  follow_height(event.device_index, event.action, event.size_bytes);
   write_event(event.action, RKM_DEVICETYPE_CUDA, event.device_index, event.address, event.size_bytes, event.stream,
-              event.pool_or_free_bytes);
+              event.pool_or_free_bytes, place);
+}
+
+// An out-of-memory of this thread while nobody observes operators: which one it was in, and on which line, is looked
+// for in the observer that the allocator calls right after, off its lock, since such observers may wait for the GIL
+// (DeviceCachingAllocator::malloc; torch's own does).
+struct WaitingOom {
+  Event event;
+  bool is_there;
+};
+constinit thread_local WaitingOom waiting_oom = {};
+std::atomic<bool> has_waiting_oom{false};  // of some thread: a thread-local costs a call to find it
+
+void write_waiting_oom(EventPlace place) noexcept {
+  if (!waiting_oom.is_there) return;
+  waiting_oom.is_there = false;
+  has_waiting_oom.store(false, std::memory_order_relaxed);
+  write_cuda_event(waiting_oom.event, place);
+}
+
+void on_out_of_memory() noexcept {
+  if (waiting_oom.is_there) write_waiting_oom(place_of_event(RKM_ACTION_OOM, /*may_wait=*/true));
 }
 
 void keep_early(DeviceState& device, size_t at, const Event& event) noexcept {
@@ -147,7 +178,11 @@ void keep_early(DeviceState& device, size_t at, const Event& event) noexcept {
 // Writes what waited, in order; the time is that of writing, so that times do not decrease in the log.
 void flush_early(DeviceState& device) noexcept {
   const size_t count = device.early_count.exchange(0, std::memory_order_relaxed);
-  for (size_t at = 0; at < count; ++at) write_record(device.early[at]);
+  for (size_t at = 0; at < count; ++at) {
+    RkmRecord& event = device.early[at];
+    follow_height(event.device_index, event.action, event.b);  // an EVENT's size_bytes
+    write_record(event);
+  }
 }
 
 // The device of an entry. SNAPSHOT entries all have device 0 (2.6 to 2.15), but a snapshot lists the devices in
@@ -192,6 +227,12 @@ void on_trace(const TraceEntry& entry) noexcept {
     device.used.store(true, std::memory_order_relaxed);
     ask_for_samples();  // what the process holds before libraries add to it: CUDA's own
   }
+  if (action == RKM_ACTION_OOM && is_switched_off(kCalls)) {
+    waiting_oom = {event, true};
+    has_waiting_oom.store(true, std::memory_order_relaxed);
+    return;
+  }
+  if (has_waiting_oom.load(std::memory_order_relaxed)) write_waiting_oom({});  // of an allocator that called no observer
   write_cuda_event(event);
   if (is_of_segment(action)) device.segment_events.fetch_add(1, std::memory_order_relaxed);
 }
@@ -441,6 +482,7 @@ void write_preexisting(unsigned index, uint8_t action, uint64_t address, uint64_
   record.stream() = stream;
   record.pool() = pool;
   record.block_bytes() = block_bytes;
+  follow_height(index, action, size_bytes);
   write_record(record);
 }
 
@@ -476,6 +518,7 @@ void record_from_snapshot(unsigned count) {
   device_count.store(count);
   for (unsigned index = 0; index < count; ++index) devices[index].early = new RkmRecord[kEarlyEventsMax];
   attaching_thread.store(pthread_self());
+  caching::get()->attachOutOfMemoryObserver([](auto...) { on_out_of_memory(); });
   caching::get()->attachAllocatorTraceTracker([](const TraceEntry& entry) { on_trace(entry); });
   const auto snapshot = snapshot_of(caching::get(), 0);
   attaching_thread.store(pthread_t{});

@@ -24,9 +24,9 @@ RUNS_MAX: Final = 8
 
 
 def lines(missing: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line for each thing that is missing, such as ``ranks 3, 5 to 9: never reported``."""
+    """A line for each thing that is missing, as ``ranks 3, 5 to 9: never reported``; names alone last."""
     ranks: dict[str, list[Mapping[str, Any]]] = {}
-    for row in missing:
+    for row in sorted(missing, key=lambda row: row.get("is_bytes", True) is False):
         ranks.setdefault(row["sentence"], []).append(row)
     found = [f"{_whose(rows)}: {sentence}" for sentence, rows in ranks.items()]
     more = len(found) - LINES_MAX

@@ -26,7 +26,7 @@ ORDERS_MAX: Final = 256
 """Kept for those that connect later, the latest of all sessions."""
 ASKED_BY_CHARS_MAX: Final = 200
 """Of who asks, as the client says; with the address it came from it is in each rank's row."""
-WHAT: Final = ("start", "stop", "full", "summary")
+WHAT: Final = ("start", "stop", "full", "summary", "auto")
 
 
 class Told(Protocol):

@@ -29,6 +29,8 @@ _MEANING: Final = {
     "full": "everything is recorded",
     "stop": "memory alone is recorded: no operators, stacks and modules",
     "summary": "memory alone is recorded: no operators, stacks and modules",
+    "auto": "each rank records everything of some steps, one as high as its peak if that recurs, and memory "
+    "alone of the others",
 }
 
 
@@ -36,7 +38,7 @@ def control_ranks(
     target: Target,
     session: str | None,
     what: Literal["start", "stop", "detail"],
-    level: Literal["full", "summary"] | None,
+    level: Literal["full", "summary", "auto"] | None,
     *,
     ranks: str | None,
     steps: str | None,
@@ -102,7 +104,7 @@ def _wanted(what: str, level: str | None, ranks: str | None, steps: str | None) 
 
     if (what == "detail") is (level is None):
         message = "detail needs a level" if level is None else f"{what} takes no level, and {level} is given"
-        raise RankmemError(Code.INVALID, message, "rankmem control detail full, or summary")
+        raise RankmemError(Code.INVALID, message, "rankmem control detail full, summary or auto")
     first, last = (None, None) if steps is None else _steps_of(steps)
     numbers = () if ranks is None else ranks_of(ranks)
     return Wanted(what=level or what, ranks=numbers, step_first=first, step_last=last)
@@ -175,7 +177,8 @@ def _raise_if_not_followed(
         raise RankmemError(
             Code.UNSUPPORTED,
             f"{ranks_text([row['rank'] for row in refused])}: nothing changes, since the steps are calls of "
-            "the model, which only full detail sees",
+            "the model, which only full detail sees; or, with auto, since sizes of another library's blocks "
+            "of CPU memory are not known",
             "call rankmem_agent.step() after each batch",
         )
     known = {row["rank"] for rows in by_state.values() for row in rows}

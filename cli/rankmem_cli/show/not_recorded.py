@@ -99,5 +99,5 @@ def _or_absent(form: Callable[[Any], str], absent: str) -> Callable[[Any], str]:
 
 
 def _switch(facts: SessionFacts, need: str) -> str:
-    levels = [level for level in (facts.detail or "").split(", ") if level not in ("", "full")]
+    levels = [level for level in (facts.detail or "").split(", ") if level not in ("", "full", "auto")]
     return f"RANKMEM_DETAIL={' and '.join(levels)}" if levels else f"RANKMEM_{need.upper()}=off"

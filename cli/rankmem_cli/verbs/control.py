@@ -16,8 +16,11 @@ What = Annotated[
     ),
 ]
 Level = Annotated[
-    Literal["full", "summary"] | None,
-    typer.Argument(metavar="[full|summary]", help="The LEVEL of detail: as start, or as stop."),
+    Literal["full", "summary", "auto"] | None,
+    typer.Argument(
+        metavar="[full|summary|auto]",
+        help="The LEVEL of detail: as start; as stop; or by turns, as each rank chooses by its peaks.",
+    ),
 ]
 Ranks = Annotated[
     str | None, typer.Option("--ranks", metavar="N,N-M", help="These ranks alone.  [default: all]")

@@ -18,6 +18,7 @@ class Detail(enum.StrEnum):
     FULL = "full"
     OPERATORS = "operators"
     EVENTS = "events"
+    AUTO = "auto"
 
 
 To = Annotated[
@@ -63,8 +64,9 @@ OfDetail = Annotated[
     Detail | None,
     typer.Option(
         "--detail",
-        help="What to record: everything; operators without stacks and modules; or only events and "
-        "samples, at next to no cost.  [env: RANKMEM_DETAIL; default: full]",
+        help="What to record: everything; operators without stacks and modules; only events and samples, "
+        "at next to no cost; or everything of some steps, so that one as high as the peak is among them.  "
+        "[env: RANKMEM_DETAIL; default: full]",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no summary at the end.")]

@@ -9,6 +9,8 @@
 //   {"pinned": n}                                             how often pinned host memory was asked for
 //   {"ns": {...}}                                             costs
 // Usage: harness check SEED | harness cost | harness backend | harness samples
+#include "control.h"
+#include "heights.h"
 #include "tap.h"
 
 #include <dlfcn.h>
@@ -64,6 +66,9 @@ uint32_t intern(std::string_view text) noexcept {
   texts.emplace_back(text);
   return static_cast<uint32_t>(texts.size());
 }
+Heights heights;
+bool is_switched_off(uint32_t) noexcept { return false; }
+EventPlace place_of_event(uint8_t, bool) noexcept { return {}; }
 uint64_t current_call_id() noexcept { return call_id; }
 uint32_t current_thread_id() noexcept { return 1; }
 void set_sample_hook(SampleHook hook) noexcept { sample = hook; }

@@ -11,7 +11,7 @@
 --   call_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL: unknown
 --   inputs: argument and shape of each tensor of that call, as texts; NULL where they are not known in full
 --   peak_bytes (bytes): highest requested bytes of the device after an event in it; NULL without any
---   is_named: false where operators were not recorded in a part of it (rankmem control)
+--   is_named: false where operators were not recorded in a part of it (rankmem control, detail auto)
 -- Calls of the model before a training's first step (a validation) are none of its steps.
 -- Scatter: none
 WITH ended AS MATERIALIZED (

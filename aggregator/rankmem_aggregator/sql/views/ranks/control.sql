@@ -2,7 +2,7 @@
 -- Columns:
 --   session_id, attempt, rank: who was told
 --   order_id: the order; one for all ranks that were told
---   what: start, stop, full or summary
+--   what: start, stop, full, summary or auto
 --   step_first: from this step on; the same for all ranks
 --   step_last: up to this step, then as before; NULL: for good
 --   state: waiting (no step from step_first on has begun), applied, over (its last step has ended, or a later order

@@ -1,4 +1,4 @@
--- Question: In which parts of a rank's log were events recorded without operators, stacks and modules (rankmem control)?
+-- Question: In which parts of a rank's log were events recorded without operators, stacks and modules (rankmem control, detail auto)?
 -- Columns:
 --   session_id, attempt, rank: who
 --   step_first: the first step recorded so
@@ -7,12 +7,13 @@
 --   seq_last: position up to which; NULL: up to the end
 --   started_ns (ns, common clock): from when on
 --   ended_ns (ns, common clock): until when; NULL: until the end
---   order_id: the order that began it; see control
+--   order_id: the order that began it, see control; 0: none, detail was auto from the start
+--   asked_by: auto: the rank itself chose (detail auto); control: the order said so
 -- Scatter: hosts
 CREATE OR REPLACE VIEW detail_span AS
 WITH turn AS (
     -- Of orders that follow each other the first that changes something; a log begins with all that was switched on.
-    SELECT session_id, attempt, rank, order_id, detail, step, seq, time_ns
+    SELECT session_id, attempt, rank, order_id, outcome, detail, step, seq, time_ns
     FROM control_change
     QUALIFY detail <> lag(detail, 1, 'full') OVER (PARTITION BY session_id, attempt, rank ORDER BY seq)
 )
@@ -26,7 +27,8 @@ SELECT
     t.next_seq - 1 AS seq_last,
     t.time_ns + coalesce(s.offset_ns, 0) AS started_ns,
     t.next_ns + coalesce(s.offset_ns, 0) AS ended_ns,
-    t.order_id
+    t.order_id,
+    CASE WHEN t.outcome = 'auto' THEN 'auto' ELSE 'control' END AS asked_by
 FROM (
     SELECT
         *,
@@ -39,4 +41,4 @@ FROM (
 LEFT JOIN rank_span AS s ON t.session_id = s.session_id AND t.attempt = s.attempt AND t.rank = s.rank
 WHERE t.detail = 'summary';
 
-COMMENT ON VIEW detail_span IS 'Parts of ranks'' logs with events alone, by rankmem control; bytes in them are exact.';
+COMMENT ON VIEW detail_span IS 'Parts of ranks'' logs with events alone, by rankmem control or detail auto; bytes in them are exact.';

@@ -2,7 +2,7 @@
 -- Columns:
 --   session_id, attempt, rank: who
 --   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device, no_clock; control: switched
---     off for some steps; partial: an imported
+--     off for some steps, by rankmem control or by detail auto; partial: an imported
 --     recording that does not state whether it is complete
 --   what: what is missing: events, or which names; byte figures are exact where it is names
 --   detail: what happened, in words; NULL where why is enough
@@ -84,10 +84,28 @@ summarised AS (
         || string_agg(
             step_first || CASE WHEN step_last IS NULL THEN ' on' ELSE ' to ' || step_last END, ', ' ORDER BY seq_first
         )
-        || ' (rankmem control): categories other than those of parameters, gradients and optimizer state are unknown '
-        || 'there; byte figures are exact' AS sentence
+        || CASE min(asked_by) || max(asked_by)
+            WHEN 'autoauto' THEN ' (detail auto)'
+            WHEN 'autocontrol' THEN ' (detail auto, rankmem control)'
+            ELSE ' (rankmem control)' END
+        || ': categories other than those of parameters, gradients and optimizer state are unknown there; byte '
+        || 'figures are exact' AS sentence
     FROM detail_span
     GROUP BY session_id, attempt, rank
+    UNION ALL BY NAME
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        'control' AS why,
+        'operators, stacks and modules' AS what,
+        false AS is_bytes,
+        'its highest step, ' || peak_step || ' (' || format('{:,}', peak_bytes) || ' bytes on ' || device || '), was '
+        || CASE WHEN is_full THEN 'recorded in full' ELSE 'not recorded in full: '
+            || coalesce(
+                'the highest that was is ' || full_step || ' (' || format('{:,}', full_bytes) || ' bytes)', 'none was'
+            ) END AS sentence
+    FROM detail_peak
 ),
 absent AS (
     SELECT

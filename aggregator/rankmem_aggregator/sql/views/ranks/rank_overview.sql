@@ -15,7 +15,7 @@
 --   unexplained_bytes (bytes): replayed requested bytes minus the allocator's own figure, at the end
 --   complete: true if nothing is missing
 --   clock_offset_ns, clock_error_ns (ns): what was added to its times, and within which bound
---   detail: RANKMEM_DETAIL: full, operators or events; NULL if unknown
+--   detail: RANKMEM_DETAIL: full, operators, events or auto; NULL if unknown
 --   not_recorded: what was switched off, a list of operators, stacks, modules; empty: nothing; NULL if unknown
 --   exit_code: of its process; below zero the signal that ended it; NULL: not known
 --   exception: type of the exception that ended it

@@ -15,9 +15,9 @@
 --   peak_requested_bytes (bytes): that peak
 --   command: the script
 --   torch_version, python_version, rankmem_version: of the trainer
---   detail: RANKMEM_DETAIL of its ranks: full, operators or events; NULL if unknown
+--   detail: RANKMEM_DETAIL of its ranks: full, operators, events or auto; NULL if unknown
 --   not_recorded: what its ranks had switched off, each different list of operators, stacks, modules once
---   was_reduced: true if these were not recorded in some steps of a rank (rankmem control); see detail_span
+--   was_reduced: true if these were not recorded in some steps of a rank (rankmem control, detail auto); see detail_span
 -- Scatter: none
 CREATE OR REPLACE VIEW session_overview AS
 WITH ranks AS (
