@@ -6,6 +6,7 @@
 --   ranks (text): global ranks with commas between
 --   first_rank, last_rank (count): the lowest and the highest of them
 --   from_ns, until_ns (ns, common clock): the interval
+--   lives (JSON text): of these ranks attempt, rank, offset_ns, started_ns, ended_ns and host_name, as in heat_ranks
 -- Columns:
 --   rank, attempt, device: of a rank the device and attempt that stood highest
 --   host_name: its host
@@ -13,6 +14,11 @@
 --   at_ns (ns, common clock): since when; before the interval where it was held when that began
 --   seq: the event after which it stood so high; -1 for what was held before the first event
 WITH
+life AS MATERIALIZED (
+    SELECT unnest($lives::VARCHAR::JSON::STRUCT(
+        attempt INTEGER, rank INTEGER, offset_ns BIGINT, started_ns BIGINT, ended_ns BIGINT, host_name VARCHAR
+    )[], recursive := true)
+),
 -- Whose events are read: those of the buckets at both ends of the interval, of the first of the highest within it, of
 -- the last one before it, and of a device's first where nothing is known before the interval but what was held then.
 marked AS MATERIALIZED (
@@ -45,7 +51,7 @@ marked AS MATERIALIZED (
                 ELSE b.reserved_peak_bytes
             END AS peak_bytes
         FROM memory_bucket AS b
-        LEFT JOIN rank_span AS l ON l.session_id = $session AND l.attempt = b.attempt AND l.rank = b.rank
+        LEFT JOIN life AS l ON l.attempt = b.attempt AND l.rank = b.rank
         WHERE b.session_id = $session
             AND b.rank BETWEEN $first_rank AND $last_rank
             AND list_contains(string_split($ranks, ',')::INTEGER[], b.rank)
@@ -56,6 +62,11 @@ marked AS MATERIALIZED (
 -- As a list, so that DuckDB takes it to be short and looks it up: else all events of the ranks go into a hash table.
 wanted AS MATERIALIZED (
     SELECT list({
+        place: CASE
+            WHEN is_first OR is_before OR (is_at_end AND first_ns < $from_ns) THEN 'begin'
+            WHEN is_at_end THEN 'end'
+            ELSE 'highest'
+        END,
         attempt: attempt,
         rank: rank,
         device: device,
@@ -64,10 +75,54 @@ wanted AS MATERIALIZED (
         started_ns: started_ns,
         ended_ns: ended_ns,
         seq_first: seq_first,
-        seq_last: seq_last
+        seq_last: seq_last,
+        host_from_ns: first_ns - offset_ns,
+        host_until_ns: last_ns - offset_ns
     }) AS buckets
     FROM marked
     WHERE is_first OR is_before OR is_at_end OR is_highest
+),
+bucket AS (
+    SELECT unnest(buckets, recursive := true) FROM wanted
+),
+-- By the times of what is wanted at each of three places DuckDB passes over most of the file.
+span AS MATERIALIZED (
+    SELECT
+        coalesce(min(host_from_ns) FILTER (place = 'begin'), 9223372036854775807) AS begin_from_ns,
+        max(host_until_ns) FILTER (place = 'begin') AS begin_until_ns,
+        coalesce(min(host_from_ns) FILTER (place = 'end'), 9223372036854775807) AS end_from_ns,
+        max(host_until_ns) FILTER (place = 'end') AS end_until_ns,
+        coalesce(min(host_from_ns) FILTER (place = 'highest'), 9223372036854775807) AS highest_from_ns,
+        max(host_until_ns) FILTER (place = 'highest') AS highest_until_ns
+    FROM bucket
+),
+read AS (
+    SELECT
+        'begin' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+        active_bytes, reserved_bytes
+    FROM memory_event
+    WHERE session_id = $session
+        AND rank BETWEEN $first_rank AND $last_rank
+        AND time_ns >= (SELECT begin_from_ns FROM span)
+        AND time_ns <= (SELECT begin_until_ns FROM span)
+    UNION ALL
+    SELECT
+        'end' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+        active_bytes, reserved_bytes
+    FROM memory_event
+    WHERE session_id = $session
+        AND rank BETWEEN $first_rank AND $last_rank
+        AND time_ns >= (SELECT end_from_ns FROM span)
+        AND time_ns <= (SELECT end_until_ns FROM span)
+    UNION ALL
+    SELECT
+        'highest' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+        active_bytes, reserved_bytes
+    FROM memory_event
+    WHERE session_id = $session
+        AND rank BETWEEN $first_rank AND $last_rank
+        AND time_ns >= (SELECT highest_from_ns FROM span)
+        AND time_ns <= (SELECT highest_until_ns FROM span)
 ),
 event AS MATERIALIZED (
     SELECT
@@ -86,10 +141,13 @@ event AS MATERIALIZED (
             ELSE e.reserved_bytes
         END AS bytes,
         CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0) AS undone_bytes
-    FROM (SELECT unnest(buckets, recursive := true) FROM wanted) AS m
-    INNER JOIN memory_event AS e
-        ON e.attempt = m.attempt AND e.rank = m.rank AND e.device = m.device AND e.seq BETWEEN m.seq_first AND m.seq_last
-    WHERE e.session_id = $session AND e.rank BETWEEN $first_rank AND $last_rank
+    FROM bucket AS m
+    INNER JOIN read AS e
+        ON e.place = m.place
+        AND e.attempt = m.attempt
+        AND e.rank = m.rank
+        AND e.device = m.device
+        AND e.seq BETWEEN m.seq_first AND m.seq_last
 ),
 point AS (
     SELECT attempt, rank, device, ended_ns, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
@@ -130,10 +188,9 @@ highest AS (
     WHERE ended_ns IS NULL OR ended_ns >= $from_ns OR time_ns >= $from_ns
     GROUP BY rank, attempt, device
 )
-SELECT h.rank, h.attempt, h.device, coalesce(n.host_name, r.host_uid) AS host_name, h.bytes, h.at_ns, h.seq
+SELECT h.rank, h.attempt, h.device, l.host_name, h.bytes, h.at_ns, h.seq
 FROM highest AS h
-LEFT JOIN rank_info AS r ON r.session_id = $session AND r.attempt = h.attempt AND r.rank = h.rank
-LEFT JOIN host_info AS n ON n.host_uid = r.host_uid
+LEFT JOIN life AS l ON l.attempt = h.attempt AND l.rank = h.rank
 CROSS JOIN unstreamed
 QUALIFY row_number() OVER (PARTITION BY h.rank ORDER BY h.bytes DESC, h.attempt DESC, h.device) = 1
 ORDER BY h.bytes DESC, h.rank;
