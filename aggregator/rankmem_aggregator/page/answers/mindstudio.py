@@ -6,7 +6,7 @@ Stage: page, in the thread of a request. Its curves are ``mindstudio_curve``'s.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -115,11 +115,15 @@ def _bounds(
     }
 
 
-def _of_rank(name: str, source: str) -> Any:
-    def answer(reading: Reading, asked: RankAsked) -> pa.Table:
-        return reading.answer(reading.show(name, rank=asked.rank), exact=True, source=source)
+def components(reading: Reading, asked: RankAsked) -> pa.Table:
+    """MindStudio's table of components. Columns: those of ``sql/page/mindstudio_components.sql``."""
+    rows = reading.show("mindstudio_components", rank=asked.rank, started_ns=reading.session.origin_ns)
+    return reading.answer(rows, exact=True, source="mindstudio.component_peak")
 
-    return answer
+
+def static_graphs(reading: Reading, asked: RankAsked) -> pa.Table:
+    """The static graphs of a rank. Columns: those of ``sql/page/static_graphs.sql``."""
+    return reading.answer(reading.show("static_graphs", rank=asked.rank), exact=True, source="static_block")
 
 
 def static_curve(reading: Reading, asked: GraphAsked) -> pa.Table:
@@ -136,14 +140,8 @@ def static_operators(reading: Reading, asked: GraphAsked) -> pa.Table:
 
 ROUTES: Final = (
     SessionRoute(path="/mindstudio/operators", parameters=OperatorsAsked, answer=operators),
-    SessionRoute(
-        path="/mindstudio/components",
-        parameters=RankAsked,
-        answer=_of_rank("mindstudio_components", "mindstudio.component_peak"),
-    ),
-    SessionRoute(
-        path="/static_graphs", parameters=RankAsked, answer=_of_rank("static_graphs", "static_block")
-    ),
+    SessionRoute(path="/mindstudio/components", parameters=RankAsked, answer=components),
+    SessionRoute(path="/static_graphs", parameters=RankAsked, answer=static_graphs),
     SessionRoute(path="/static_curve", parameters=GraphAsked, answer=static_curve),
     SessionRoute(path="/static_operators", parameters=GraphAsked, answer=static_operators),
 )
