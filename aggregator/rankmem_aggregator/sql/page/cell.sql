@@ -62,11 +62,7 @@ marked AS MATERIALIZED (
 -- As a list, so that DuckDB takes it to be short and looks it up: else all events of the ranks go into a hash table.
 wanted AS MATERIALIZED (
     SELECT list({
-        place: CASE
-            WHEN is_first OR is_before OR (is_at_end AND first_ns < $from_ns) THEN 'begin'
-            WHEN is_at_end THEN 'end'
-            ELSE 'highest'
-        END,
+        place: place,
         attempt: attempt,
         rank: rank,
         device: device,
@@ -75,54 +71,26 @@ wanted AS MATERIALIZED (
         started_ns: started_ns,
         ended_ns: ended_ns,
         seq_first: seq_first,
-        seq_last: seq_last,
-        host_from_ns: first_ns - offset_ns,
-        host_until_ns: last_ns - offset_ns
-    }) AS buckets
-    FROM marked
-    WHERE is_first OR is_before OR is_at_end OR is_highest
-),
-bucket AS (
-    SELECT unnest(buckets, recursive := true) FROM wanted
-),
--- By the times of what is wanted at each of three places DuckDB passes over most of the file.
-span AS MATERIALIZED (
-    SELECT
-        coalesce(min(host_from_ns) FILTER (place = 'begin'), 9223372036854775807) AS begin_from_ns,
-        max(host_until_ns) FILTER (place = 'begin') AS begin_until_ns,
-        coalesce(min(host_from_ns) FILTER (place = 'end'), 9223372036854775807) AS end_from_ns,
-        max(host_until_ns) FILTER (place = 'end') AS end_until_ns,
-        coalesce(min(host_from_ns) FILTER (place = 'highest'), 9223372036854775807) AS highest_from_ns,
-        max(host_until_ns) FILTER (place = 'highest') AS highest_until_ns
-    FROM bucket
-),
-read AS (
-    SELECT
-        'begin' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
-        active_bytes, reserved_bytes
-    FROM memory_event
-    WHERE session_id = $session
-        AND rank BETWEEN $first_rank AND $last_rank
-        AND time_ns >= (SELECT begin_from_ns FROM span)
-        AND time_ns <= (SELECT begin_until_ns FROM span)
-    UNION ALL
-    SELECT
-        'end' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
-        active_bytes, reserved_bytes
-    FROM memory_event
-    WHERE session_id = $session
-        AND rank BETWEEN $first_rank AND $last_rank
-        AND time_ns >= (SELECT end_from_ns FROM span)
-        AND time_ns <= (SELECT end_until_ns FROM span)
-    UNION ALL
-    SELECT
-        'highest' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
-        active_bytes, reserved_bytes
-    FROM memory_event
-    WHERE session_id = $session
-        AND rank BETWEEN $first_rank AND $last_rank
-        AND time_ns >= (SELECT highest_from_ns FROM span)
-        AND time_ns <= (SELECT highest_until_ns FROM span)
+        seq_last: seq_last
+    }) AS buckets,
+    -- By these bounds on the table's own column DuckDB passes over most of the file.
+    coalesce(min(first_ns - offset_ns) FILTER (place = 'begin'), 9223372036854775807) AS begin_from_ns,
+    max(last_ns - offset_ns) FILTER (place = 'begin') AS begin_until_ns,
+    coalesce(min(first_ns - offset_ns) FILTER (place = 'end'), 9223372036854775807) AS end_from_ns,
+    max(last_ns - offset_ns) FILTER (place = 'end') AS end_until_ns,
+    coalesce(min(first_ns - offset_ns) FILTER (place = 'highest'), 9223372036854775807) AS highest_from_ns,
+    max(last_ns - offset_ns) FILTER (place = 'highest') AS highest_until_ns
+    FROM (
+        SELECT
+            *,
+            CASE
+                WHEN is_first OR is_before OR (is_at_end AND first_ns < $from_ns) THEN 'begin'
+                WHEN is_at_end THEN 'end'
+                ELSE 'highest'
+            END AS place
+        FROM marked
+        WHERE is_first OR is_before OR is_at_end OR is_highest
+    )
 ),
 event AS MATERIALIZED (
     SELECT
@@ -141,35 +109,37 @@ event AS MATERIALIZED (
             ELSE e.reserved_bytes
         END AS bytes,
         CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0) AS undone_bytes
-    FROM bucket AS m
-    INNER JOIN read AS e
+    FROM (SELECT unnest(buckets, recursive := true) FROM wanted) AS m
+    INNER JOIN (
+        SELECT
+            'begin' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+            active_bytes, reserved_bytes
+        FROM wanted AS w
+        INNER JOIN memory_event AS e ON e.time_ns >= w.begin_from_ns AND e.time_ns <= w.begin_until_ns
+        WHERE session_id = $session AND rank BETWEEN $first_rank AND $last_rank
+        UNION ALL
+        SELECT
+            'end' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+            active_bytes, reserved_bytes
+        FROM wanted AS w
+        INNER JOIN memory_event AS e ON e.time_ns >= w.end_from_ns AND e.time_ns <= w.end_until_ns
+        WHERE session_id = $session AND rank BETWEEN $first_rank AND $last_rank
+        UNION ALL
+        SELECT
+            'highest' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+            active_bytes, reserved_bytes
+        FROM wanted AS w
+        INNER JOIN memory_event AS e ON e.time_ns >= w.highest_from_ns AND e.time_ns <= w.highest_until_ns
+        WHERE session_id = $session AND rank BETWEEN $first_rank AND $last_rank
+    ) AS e
         ON e.place = m.place
         AND e.attempt = m.attempt
         AND e.rank = m.rank
         AND e.device = m.device
         AND e.seq BETWEEN m.seq_first AND m.seq_last
-),
-point AS (
-    SELECT attempt, rank, device, ended_ns, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
-    UNION ALL
-    SELECT
-        attempt,
-        rank,
-        device,
-        any_value(ended_ns),
-        -1,
-        least(any_value(started_ns), min(time_ns)),
-        arg_min(bytes + undone_bytes, seq)
-    FROM event
-    WHERE is_first AND bytes IS NOT NULL AND ($figure = 'requested' OR $device_type = 'cpu')
-    GROUP BY attempt, rank, device
-    UNION ALL
-    -- Where a bucket's events are not stored, its highest is.
-    SELECT attempt, rank, device, ended_ns, requested_peak_seq, requested_peak_ns, requested_peak_bytes
-    FROM marked
-    WHERE $figure = 'requested' OR $device_type = 'cpu'
-),
-highest AS (
+)
+SELECT h.rank, h.attempt, h.device, l.host_name, h.bytes, h.at_ns, h.seq
+FROM (
     SELECT
         rank,
         attempt,
@@ -180,16 +150,33 @@ highest AS (
     FROM (
         -- What was known last when the interval began, and all within it.
         SELECT *
-        FROM point
+        FROM (
+            SELECT attempt, rank, device, ended_ns, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
+            UNION ALL
+            SELECT
+                attempt,
+                rank,
+                device,
+                any_value(ended_ns),
+                -1,
+                least(any_value(started_ns), min(time_ns)),
+                arg_min(bytes + undone_bytes, seq)
+            FROM event
+            WHERE is_first AND bytes IS NOT NULL AND ($figure = 'requested' OR $device_type = 'cpu')
+            GROUP BY attempt, rank, device
+            UNION ALL
+            -- Where a bucket's events are not stored, its highest is.
+            SELECT attempt, rank, device, ended_ns, requested_peak_seq, requested_peak_ns, requested_peak_bytes
+            FROM marked
+            WHERE $figure = 'requested' OR $device_type = 'cpu'
+        )
         WHERE time_ns <= $until_ns
         QUALIFY time_ns >= $from_ns
             OR seq = max(seq) FILTER (time_ns < $from_ns) OVER (PARTITION BY attempt, rank, device)
     )
     WHERE ended_ns IS NULL OR ended_ns >= $from_ns OR time_ns >= $from_ns
     GROUP BY rank, attempt, device
-)
-SELECT h.rank, h.attempt, h.device, l.host_name, h.bytes, h.at_ns, h.seq
-FROM highest AS h
+) AS h
 LEFT JOIN life AS l ON l.attempt = h.attempt AND l.rank = h.rank
 CROSS JOIN unstreamed
 QUALIFY row_number() OVER (PARTITION BY h.rank ORDER BY h.bytes DESC, h.attempt DESC, h.device) = 1
