@@ -46,8 +46,7 @@ life AS (
     FROM block_of_device(
         $session, $attempt::INTEGER, $rank::INTEGER, $device, $offset_ns::BIGINT,
         until_seq := $seq::BIGINT, until_ns := CASE WHEN $which <> 'alive' THEN $until_ns END,
-        after_seq := CASE WHEN $which = 'alive' THEN $seq::BIGINT END,
-        after_ns := CASE WHEN $which IN ('freed', 'touching') THEN $from_ns::BIGINT END
+        after_seq := CASE WHEN $which = 'alive' THEN $seq::BIGINT END
     ) AS b
     LEFT JOIN line AS s ON $by_line AND s.stack_id = b.stack_id
     LEFT JOIN line AS f ON $by_line AND f.stack_id = b.forward_stack_id
