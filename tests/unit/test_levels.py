@@ -287,6 +287,44 @@ def test_cells_and_what_is_not_in_them_are_together_what_is_stored(
         check(store)
 
 
+@pytest.mark.slow
+@examples(0.6)
+@given(
+    logs=st.tuples(rank_buckets(0), rank_buckets(1)),
+    is_told=st.sampled_from([True, True, False]),
+    instants=st.lists(st.tuples(st.integers(0, 79), st.integers(-9, 9)), min_size=1, max_size=5),
+)
+def test_the_last_row_of_each_device_by_an_instant_is_found_by_its_cell(
+    store: Store, logs: tuple[list[Row], ...], is_told: bool, instants: list[tuple[int, int]]
+) -> None:
+    """Without events, so of devices amid a row nothing is known."""
+    _empty(store)
+    schedule = Summaries(store)
+    known = {"session_id": SESSION, "attempt": 0, "host_uid": "h", "started_at_ns": BASE_NS}
+    lives = [known | {"rank": rank, "spool_id": str(rank), "complete": True} for rank in range(2)]
+    store.write({"rank_info": table_of("rank_info", lives)})
+    for rank, rows in enumerate(logs):
+        sent(store, schedule, rank, rows, 0, rows[-1]["seq_last"] if rows else 0, final=rank == 0)
+    for _ in range(8 * is_told):
+        schedule.advance()
+    both = [*logs[0], *logs[1]]
+    with store.cursor() as reader:
+        for place, past_ns in instants if both else []:
+            at_ns = both[place % len(both)]["first_ns"] + past_ns
+            begun = [row for row in both if row["first_ns"] <= at_ns]
+            last = {(row["rank"], row["device"]): row for row in sorted(begun, key=lambda r: r["seq_first"])}
+            expected = [
+                (*key, row["requested_last_bytes"], row["seq_last"], row["last_ns"])
+                for key, row in sorted(last.items())
+                if row["last_ns"] <= at_ns
+            ]
+            found = reader.execute(
+                "SELECT rank, device, requested_bytes, seq, time_ns FROM held_at($session, $at) ORDER BY ALL",
+                {"session": SESSION, "at": at_ns},
+            ).fetchall()
+            assert found == expected
+
+
 def dense(parts: range, rank: int = 0) -> list[Row]:
     return [bucket(part, 0, rank=rank, at_ns=part * SECOND_NS // 20) for part in parts]
 

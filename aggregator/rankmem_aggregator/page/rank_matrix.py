@@ -9,6 +9,8 @@ or attempts of a rank the highest counts.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -106,6 +108,12 @@ class Places:
         ]
         few = (width for width in LEVEL_WIDTHS_S if sum(lives_s) / width <= HISTORY_ROWS_MAX)
         return min(next(few, HISTORY_S_MAX), HISTORY_S_MAX)
+
+    def lives_text(self, ranks: Collection[int]) -> str:
+        """The rows of some ranks as a statement's parameter ``$lives``."""
+        columns = ("attempt", "rank", "offset_ns", "started_ns", "ended_ns", "host_name")
+        rows = (row for row in self.rows.values() if row["rank"] in ranks)
+        return json.dumps([{name: row[name] for name in columns} for row in rows])
 
     def last(self, rank: int) -> dict[str, Any]:
         """A rank's row, of its last attempt; empty where nothing is known."""

@@ -52,8 +52,10 @@ def cell(reading: Reading, asked: CellAsked) -> pa.Table:
     check_range(asked.from_ns, asked.until_ns + 1)  # one instant is an interval, too
     origin_ns = reading.session.origin_ns
     from_ns, until_ns = origin_ns + asked.from_ns, origin_ns + asked.until_ns
+    places = Places.of(reading)
     rows = reading.show(
         "cell",
+        lives=places.lives_text(asked.ranks),
         ranks=",".join(map(str, asked.ranks)),
         first_rank=min(asked.ranks),
         last_rank=max(asked.ranks),
@@ -65,7 +67,6 @@ def cell(reading: Reading, asked: CellAsked) -> pa.Table:
     rows = reading.relative(rows, "at_ns")
     medians, headroom = pa.nulls(len(rows), pa.float64()), pa.nulls(len(rows), pa.int64())
     if len(rows) and asked.mode != "abs":
-        places = Places.of(reading)
         bins = Bins(from_ns=from_ns, until_ns=until_ns, count=1)
         if asked.mode == "median":
             matrix = rank_matrix.held(reading, places, bins, asked.device_type, asked.figure)

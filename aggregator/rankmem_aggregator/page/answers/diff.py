@@ -12,24 +12,19 @@ from typing import Any, Final, get_args
 import pyarrow as pa
 
 from rankmem_aggregator.page.as_sql import as_sql
-from rankmem_aggregator.page.job_shares import PEAK_S, job_shares, shares_text
+from rankmem_aggregator.page.job_shares import PEAK_S
 from rankmem_aggregator.page.parameters import DEVICE, choice, parameter
-from rankmem_aggregator.page.reading import PageSession, Reading
+from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
-from rankmem_aggregator.page.shared_rows import SharedRows
+from rankmem_aggregator.page.side_points import check_ranks, points_of, session_of
 from rankmem_aggregator.page.sides import Side, side
 from rankmem_aggregator.query.types import BlockBy, Value
 from rankmem_aggregator.sql import page_text
 from rankmem_protos.bounds import NUMBER_MAX
-from rankmem_protos.errors import Code, RankmemError
 
 DIFF_S: Final = PEAK_S
 """Both sides may be at the job's peak."""
 
-SIDES_KEPT: Final = 32
-"""Sides whose devices stay in memory, at 100 bytes a rank."""
-
-_points = SharedRows(SIDES_KEPT)
 _SCHEMA: Final = pa.schema(
     [
         pa.field("group_name", pa.string()),
@@ -123,7 +118,7 @@ class _Asked:
             for row in found.to_pylist()
         ]
         if not self.rows:
-            check_ranks(reading, of, state.session_id)
+            check_ranks(reading, of)
         text = as_sql(page_text(name), given)
         self.statement = f"SELECT * REPLACE (coalesce(group_name, 'none') AS group_name) FROM (\n{text}\n)"
         self.facts = {
@@ -132,33 +127,6 @@ class _Asked:
             "blocks": sum(row["blocks"] for row in self.rows),
             "num_ranks": max((row["num_ranks"] for row in self.rows), default=0),
         }
-
-
-def session_of(reading: Reading, of: Side) -> PageSession:
-    """The session of a side."""
-    return reading.other(of.session) if of.session else reading.session
-
-
-def points_of(reading: Reading, of: Side, device_type: str) -> list[dict[str, Any]]:
-    """The devices of a side, by rank, and the event after which each is looked at; none for a range.
-
-    Found once for all diagrams of a comparison, while the session stays as it is.
-
-    Each row has attempt, rank, device, offset_ns and seq.
-    """
-    state = session_of(reading, of)
-    given: dict[str, Value] = {"device_type": device_type, **of.parameters}
-    if of.moment in ("time", "seq", "step"):
-        given["first"] = of.first + (state.origin_ns if of.moment == "time" else 0)
-    name = f"side_points_{'range' if of.is_range else of.moment}"
-    key = (reading.queries.target, state.session_id, state.watermark, name, json.dumps(given))
-
-    def find() -> pa.Table:
-        if of.moment == "job":
-            given["shares"] = shares_text(job_shares(reading, state))
-        return reading.ask(name, session=state.session_id, **given)
-
-    return list(_points.get(key, find).to_pylist())
 
 
 def stacks_of(
@@ -176,7 +144,7 @@ def stacks_of(
     state = session_of(reading, of)
     points = points_of(reading, of, device_type)
     if not points:
-        check_ranks(reading, of, state.session_id)
+        check_ranks(reading, of)
         return None
     return reading.show(
         "flame",
@@ -192,16 +160,6 @@ def stacks_of(
         with_size=apart,
         pick=None,
     )
-
-
-def check_ranks(reading: Reading, of: Side, session_id: str) -> None:
-    """Raises NOT_FOUND where the session has no such ranks: they hold nothing for another reason."""
-    if reading.ask("side_ranks", session=session_id, **of.parameters)["num_ranks"][0].as_py() == 0:
-        what = f"no rank {of.value}" if of.kind == "rank" else f"no rank that reported {of.kind}={of.value}"
-        what = "no rank with events" if of.kind == "all" else what
-        raise RankmemError(
-            Code.NOT_FOUND, f"session {session_id} has {what}", "rankmem ranks lists ranks and coordinates"
-        )
 
 
 def others_of(asked: Any) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Stage: page, in the thread of a request. Its curves are ``mindstudio_curve``'s.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ from rankmem_aggregator.page.parameters import (
     real,
     text,
 )
+from rankmem_aggregator.page.rank_matrix import Places
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_protos.bounds import SIZE_BYTES_MAX
@@ -81,16 +82,17 @@ def operators(reading: Reading, asked: OperatorsAsked) -> pa.Table:
     check_range(asked.from_ns, asked.until_ns)
     whole = asked.from_ns is None or asked.until_ns is None
     by_total = " Total " in asked.sort
-    started: dict[str, int] = {} if by_total else {"started_ns": reading.session.origin_ns}
+    from_ns = None if whole else reading.absolute(asked.from_ns)
+    until_ns = None if whole else reading.absolute(asked.until_ns)
     rows = reading.show(
         "mindstudio_operators_by_total" if by_total else "mindstudio_operators",
-        **started,
+        **({} if by_total else _bounds(reading, from_ns, until_ns, asked.only_within == "yes")),
         rank=asked.rank,
         part=asked.name,
         least_kb=asked.least_kb,
         most_kb=asked.most_kb,
-        from_ns=None if whole else reading.absolute(asked.from_ns),
-        until_ns=None if whole else reading.absolute(asked.until_ns),
+        from_ns=from_ns,
+        until_ns=until_ns,
         only_within=asked.only_within == "yes",
         sort=asked.sort,
         descending=asked.descending == "yes",
@@ -101,11 +103,27 @@ def operators(reading: Reading, asked: OperatorsAsked) -> pa.Table:
     return reading.answer(rows.drop_columns("total"), exact=True, source="mindstudio.OP_MEMORY", total=total)
 
 
-def _of_rank(name: str, source: str) -> Any:
-    def answer(reading: Reading, asked: RankAsked) -> pa.Table:
-        return reading.answer(reading.show(name, rank=asked.rank), exact=True, source=source)
+def _bounds(
+    reading: Reading, from_ns: int | None, until_ns: int | None, only_within: bool
+) -> dict[str, int | None]:
+    """What the statement by time takes besides: the session's start, and the range by the hosts' clocks."""
+    low, high = Places.of(reading).offsets()
+    return {
+        "started_ns": reading.session.origin_ns,
+        "host_from_ns": None if from_ns is None or only_within else from_ns - high,
+        "host_until_ns": None if until_ns is None or only_within else until_ns - low,
+    }
 
-    return answer
+
+def components(reading: Reading, asked: RankAsked) -> pa.Table:
+    """MindStudio's table of components. Columns: those of ``sql/page/mindstudio_components.sql``."""
+    rows = reading.show("mindstudio_components", rank=asked.rank, started_ns=reading.session.origin_ns)
+    return reading.answer(rows, exact=True, source="mindstudio.component_peak")
+
+
+def static_graphs(reading: Reading, asked: RankAsked) -> pa.Table:
+    """The static graphs of a rank. Columns: those of ``sql/page/static_graphs.sql``."""
+    return reading.answer(reading.show("static_graphs", rank=asked.rank), exact=True, source="static_block")
 
 
 def static_curve(reading: Reading, asked: GraphAsked) -> pa.Table:
@@ -122,14 +140,8 @@ def static_operators(reading: Reading, asked: GraphAsked) -> pa.Table:
 
 ROUTES: Final = (
     SessionRoute(path="/mindstudio/operators", parameters=OperatorsAsked, answer=operators),
-    SessionRoute(
-        path="/mindstudio/components",
-        parameters=RankAsked,
-        answer=_of_rank("mindstudio_components", "mindstudio.component_peak"),
-    ),
-    SessionRoute(
-        path="/static_graphs", parameters=RankAsked, answer=_of_rank("static_graphs", "static_block")
-    ),
+    SessionRoute(path="/mindstudio/components", parameters=RankAsked, answer=components),
+    SessionRoute(path="/static_graphs", parameters=RankAsked, answer=static_graphs),
     SessionRoute(path="/static_curve", parameters=GraphAsked, answer=static_curve),
     SessionRoute(path="/static_operators", parameters=GraphAsked, answer=static_operators),
 )

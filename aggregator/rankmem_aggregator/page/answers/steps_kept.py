@@ -26,6 +26,7 @@ from rankmem_aggregator.page.answers.steps import (
 from rankmem_aggregator.page.parameters import DEVICE, RANK, choice, integer, integers, parameter
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.side_points import devices_of
 from rankmem_aggregator.page.sides import ranks_of
 from rankmem_aggregator.query.types import BlockBy
 from rankmem_protos.bounds import NUMBER_MAX, RANKS_MAX
@@ -124,8 +125,7 @@ def _tracks(reading: Reading, asked: StepKeptAsked) -> tuple[Sequence[dict[str, 
     wanted = set(asked.ranks)
     if asked.group is not None:
         kind, value = asked.group
-        found = reading.ask("side_points_range", device_type=device_type, kind=kind, value=value)
-        wanted = set(found["rank"].to_pylist())
+        wanted = {row["rank"] for row in devices_of(reading, kind, value, device_type)}
     tracks = [track for track in cells.tracks if track["rank"] in wanted]
     if missing := set(asked.ranks) - {track["rank"] for track in tracks}:
         raise _no_steps(f"rank {min(missing)}", asked.attempt)

@@ -6,6 +6,7 @@
 --   ranks (text): global ranks with commas between
 --   first_rank, last_rank (count): the lowest and the highest of them
 --   from_ns, until_ns (ns, common clock): the interval
+--   lives (JSON text): of these ranks attempt, rank, offset_ns, started_ns, ended_ns and host_name, as in heat_ranks
 -- Columns:
 --   rank, attempt, device: of a rank the device and attempt that stood highest
 --   host_name: its host
@@ -13,6 +14,11 @@
 --   at_ns (ns, common clock): since when; before the interval where it was held when that began
 --   seq: the event after which it stood so high; -1 for what was held before the first event
 WITH
+life AS MATERIALIZED (
+    SELECT unnest($lives::VARCHAR::JSON::STRUCT(
+        attempt INTEGER, rank INTEGER, offset_ns BIGINT, started_ns BIGINT, ended_ns BIGINT, host_name VARCHAR
+    )[], recursive := true)
+),
 -- Whose events are read: those of the buckets at both ends of the interval, of the first of the highest within it, of
 -- the last one before it, and of a device's first where nothing is known before the interval but what was held then.
 marked AS MATERIALIZED (
@@ -45,7 +51,7 @@ marked AS MATERIALIZED (
                 ELSE b.reserved_peak_bytes
             END AS peak_bytes
         FROM memory_bucket AS b
-        LEFT JOIN rank_span AS l ON l.session_id = $session AND l.attempt = b.attempt AND l.rank = b.rank
+        LEFT JOIN life AS l ON l.attempt = b.attempt AND l.rank = b.rank
         WHERE b.session_id = $session
             AND b.rank BETWEEN $first_rank AND $last_rank
             AND list_contains(string_split($ranks, ',')::INTEGER[], b.rank)
@@ -56,6 +62,7 @@ marked AS MATERIALIZED (
 -- As a list, so that DuckDB takes it to be short and looks it up: else all events of the ranks go into a hash table.
 wanted AS MATERIALIZED (
     SELECT list({
+        place: place,
         attempt: attempt,
         rank: rank,
         device: device,
@@ -65,9 +72,25 @@ wanted AS MATERIALIZED (
         ended_ns: ended_ns,
         seq_first: seq_first,
         seq_last: seq_last
-    }) AS buckets
-    FROM marked
-    WHERE is_first OR is_before OR is_at_end OR is_highest
+    }) AS buckets,
+    -- By these bounds on the table's own column DuckDB passes over most of the file.
+    coalesce(min(first_ns - offset_ns) FILTER (place = 'begin'), 9223372036854775807) AS begin_from_ns,
+    max(last_ns - offset_ns) FILTER (place = 'begin') AS begin_until_ns,
+    coalesce(min(first_ns - offset_ns) FILTER (place = 'end'), 9223372036854775807) AS end_from_ns,
+    max(last_ns - offset_ns) FILTER (place = 'end') AS end_until_ns,
+    coalesce(min(first_ns - offset_ns) FILTER (place = 'highest'), 9223372036854775807) AS highest_from_ns,
+    max(last_ns - offset_ns) FILTER (place = 'highest') AS highest_until_ns
+    FROM (
+        SELECT
+            *,
+            CASE
+                WHEN is_first OR is_before OR (is_at_end AND first_ns < $from_ns) THEN 'begin'
+                WHEN is_at_end THEN 'end'
+                ELSE 'highest'
+            END AS place
+        FROM marked
+        WHERE is_first OR is_before OR is_at_end OR is_highest
+    )
 ),
 event AS MATERIALIZED (
     SELECT
@@ -87,31 +110,36 @@ event AS MATERIALIZED (
         END AS bytes,
         CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0) AS undone_bytes
     FROM (SELECT unnest(buckets, recursive := true) FROM wanted) AS m
-    INNER JOIN memory_event AS e
-        ON e.attempt = m.attempt AND e.rank = m.rank AND e.device = m.device AND e.seq BETWEEN m.seq_first AND m.seq_last
-    WHERE e.session_id = $session AND e.rank BETWEEN $first_rank AND $last_rank
-),
-point AS (
-    SELECT attempt, rank, device, ended_ns, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
-    UNION ALL
-    SELECT
-        attempt,
-        rank,
-        device,
-        any_value(ended_ns),
-        -1,
-        least(any_value(started_ns), min(time_ns)),
-        arg_min(bytes + undone_bytes, seq)
-    FROM event
-    WHERE is_first AND bytes IS NOT NULL AND ($figure = 'requested' OR $device_type = 'cpu')
-    GROUP BY attempt, rank, device
-    UNION ALL
-    -- Where a bucket's events are not stored, its highest is.
-    SELECT attempt, rank, device, ended_ns, requested_peak_seq, requested_peak_ns, requested_peak_bytes
-    FROM marked
-    WHERE $figure = 'requested' OR $device_type = 'cpu'
-),
-highest AS (
+    INNER JOIN (
+        SELECT
+            'begin' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+            active_bytes, reserved_bytes
+        FROM wanted AS w
+        INNER JOIN memory_event AS e ON e.time_ns >= w.begin_from_ns AND e.time_ns <= w.begin_until_ns
+        WHERE session_id = $session AND rank BETWEEN $first_rank AND $last_rank
+        UNION ALL
+        SELECT
+            'end' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+            active_bytes, reserved_bytes
+        FROM wanted AS w
+        INNER JOIN memory_event AS e ON e.time_ns >= w.end_from_ns AND e.time_ns <= w.end_until_ns
+        WHERE session_id = $session AND rank BETWEEN $first_rank AND $last_rank
+        UNION ALL
+        SELECT
+            'highest' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,
+            active_bytes, reserved_bytes
+        FROM wanted AS w
+        INNER JOIN memory_event AS e ON e.time_ns >= w.highest_from_ns AND e.time_ns <= w.highest_until_ns
+        WHERE session_id = $session AND rank BETWEEN $first_rank AND $last_rank
+    ) AS e
+        ON e.place = m.place
+        AND e.attempt = m.attempt
+        AND e.rank = m.rank
+        AND e.device = m.device
+        AND e.seq BETWEEN m.seq_first AND m.seq_last
+)
+SELECT h.rank, h.attempt, h.device, l.host_name, h.bytes, h.at_ns, h.seq
+FROM (
     SELECT
         rank,
         attempt,
@@ -122,18 +150,34 @@ highest AS (
     FROM (
         -- What was known last when the interval began, and all within it.
         SELECT *
-        FROM point
+        FROM (
+            SELECT attempt, rank, device, ended_ns, seq, time_ns, bytes FROM event WHERE bytes IS NOT NULL
+            UNION ALL
+            SELECT
+                attempt,
+                rank,
+                device,
+                any_value(ended_ns),
+                -1,
+                least(any_value(started_ns), min(time_ns)),
+                arg_min(bytes + undone_bytes, seq)
+            FROM event
+            WHERE is_first AND bytes IS NOT NULL AND ($figure = 'requested' OR $device_type = 'cpu')
+            GROUP BY attempt, rank, device
+            UNION ALL
+            -- Where a bucket's events are not stored, its highest is.
+            SELECT attempt, rank, device, ended_ns, requested_peak_seq, requested_peak_ns, requested_peak_bytes
+            FROM marked
+            WHERE $figure = 'requested' OR $device_type = 'cpu'
+        )
         WHERE time_ns <= $until_ns
         QUALIFY time_ns >= $from_ns
             OR seq = max(seq) FILTER (time_ns < $from_ns) OVER (PARTITION BY attempt, rank, device)
     )
     WHERE ended_ns IS NULL OR ended_ns >= $from_ns OR time_ns >= $from_ns
     GROUP BY rank, attempt, device
-)
-SELECT h.rank, h.attempt, h.device, coalesce(n.host_name, r.host_uid) AS host_name, h.bytes, h.at_ns, h.seq
-FROM highest AS h
-LEFT JOIN rank_info AS r ON r.session_id = $session AND r.attempt = h.attempt AND r.rank = h.rank
-LEFT JOIN host_info AS n ON n.host_uid = r.host_uid
+) AS h
+LEFT JOIN life AS l ON l.attempt = h.attempt AND l.rank = h.rank
 CROSS JOIN unstreamed
 QUALIFY row_number() OVER (PARTITION BY h.rank ORDER BY h.bytes DESC, h.attempt DESC, h.device) = 1
 ORDER BY h.bytes DESC, h.rank;

@@ -71,12 +71,17 @@ life AS (
             -- What was freed before the backward was not kept for it.
             WHEN b.freed_ns IS NULL OR b.freed_ns >= u.first_ns + $offset_ns THEN u.first_ns + $offset_ns
         END AS held_until_ns
-    FROM block_of_device($session, $attempt::INTEGER, $rank::INTEGER, $device, $offset_ns::BIGINT) AS b
+    FROM block_of_device(
+        $session, $attempt::INTEGER, $rank::INTEGER, $device, $offset_ns::BIGINT,
+        -- Of these kinds the time ends with the block.
+        after_ns := CASE WHEN $kind IN ('late', 'wait', 'outlives') THEN $from_ns::BIGINT END
+    ) AS b
     LEFT JOIN backward AS u ON u.call_id = b.call_id
     LEFT JOIN used AS a ON a.allocation_id = b.allocation_id
     LEFT JOIN maker AS m ON m.call_id = b.call_id
     LEFT JOIN step_end AS e ON $kind = 'outlives' AND e.step = b.step
     WHERE NOT b.preexisting
+        AND ($kind = 'outlives' OR b.allocated_ns <= $until_ns)
         -- These are made to stay.
         AND ($kind <> 'outlives' OR b.category NOT IN ('parameter', 'optimizer_state', 'kv_cache'))
         AND is_picked($pick::VARCHAR, b)

@@ -6,6 +6,8 @@
 --   part (text): part of an operator's name, in any case; NULL for all
 --   least_kb, most_kb (KB of 1024 bytes): sizes; NULL for any
 --   from_ns, until_ns (ns, common clock): the range; NULL for all
+--   host_from_ns, host_until_ns (ns): the range, as the earliest and the latest of the hosts' clocks has it; NULL for all,
+--     and where only_within is asked for
 --   only_within (true or false): only what was allocated or released within the range; else what lived in it
 --   sort (text): column to sort by, none of the totals; descending (true or false)
 --   skipped, at_most (count): rows before the page, and on it
@@ -52,6 +54,9 @@ block AS (
         AND r.device <> 'pinned'
         -- Blocks known from a recording's totals alone have no row there.
         AND NOT (r.operator IS NULL AND r.address IS NULL AND split_part(r.device, ':', 1) = 'npu')
+        -- By the table's own columns DuckDB passes over most of the file; which blocks fit is said below.
+        AND ($host_until_ns::BIGINT IS NULL OR r.allocated_ns IS NULL OR r.allocated_ns <= $host_until_ns)
+        AND ($host_from_ns::BIGINT IS NULL OR r.freed_ns IS NULL OR r.freed_ns >= $host_from_ns)
 ),
 fitting AS MATERIALIZED (
     SELECT *

@@ -1,19 +1,10 @@
--- Question: After which event of which device does a side of a comparison look, at an instant?
+-- Question: Which event of each device was the last by an instant?
 -- Parameters:
 --   session (text): session id
---   device_type (text): cpu, cuda, ...
---   kind, value (text): of all ranks (all), of one (rank), or of those with this value of host, dp, tp, pp, cp or ep
 --   first (ns, common clock): the instant
 -- Columns:
---   attempt, rank, device: which device
---   offset_ns (ns): add to its host's times to get the common clock
---   seq: the event; NULL for a range
-SELECT p.attempt, p.rank, p.device, coalesce(s.offset_ns, 0) AS offset_ns, p.seq
-FROM (
-    SELECT attempt, rank, device, seq FROM held_at($session, $first::BIGINT)
-) AS p
-INNER JOIN rank_group($session, $kind) AS g USING (attempt, rank, device)
-LEFT JOIN rank_span AS s ON s.session_id = $session AND s.attempt = p.attempt AND s.rank = p.rank
-WHERE split_part(p.device, ':', 1) = $device_type
-    AND ($kind = 'all' OR CASE $kind WHEN 'rank' THEN p.rank::VARCHAR ELSE g.group_name END = $value)
-ORDER BY p.rank, p.attempt, p.device;
+--   attempt, rank, device: a device of a rank that had begun and not ended by then
+--   seq: the event
+SELECT attempt, rank, device, seq
+FROM held_at($session, $first::BIGINT)
+ORDER BY rank, attempt, device;

@@ -7,12 +7,14 @@
 --     NULL for no such bound, both NULL for what they meant last
 --   after_seq: leaves out most of the blocks that were given back at or before that event, which costs less than
 --     reading them; NULL for all. The few whose end came in a later batch stay
+--   after_ns (ns, common clock): leaves out most of those given back before that instant, likewise
 -- Columns:
 --   all columns of the view allocation_life but session_id, attempt, rank, device and first_category
 --   category: what the bytes meant then, as in meaning_of
 -- Scatter: none
 CREATE OR REPLACE MACRO block_of_device(
-    of_session, of_attempt, of_rank, of_device, of_offset_ns, until_seq := NULL, until_ns := NULL, after_seq := NULL
+    of_session, of_attempt, of_rank, of_device, of_offset_ns, until_seq := NULL, until_ns := NULL, after_seq := NULL,
+    after_ns := NULL
 ) AS TABLE
 -- From the base tables with plain predicates: 3 ms where the view over all ranks takes 86 (100 M events, 64 ranks).
 WITH ending AS MATERIALIZED (
@@ -72,6 +74,7 @@ WHERE r.session_id = of_session
     AND r.attempt = of_attempt
     AND r.rank = of_rank
     AND r.device = of_device
-    AND (after_seq IS NULL OR r.freed_seq IS NULL OR r.freed_seq > after_seq);
+    AND (after_seq IS NULL OR r.freed_seq IS NULL OR r.freed_seq > after_seq)
+    AND (after_ns IS NULL OR r.freed_ns IS NULL OR r.freed_ns >= after_ns - of_offset_ns);
 
 COMMENT ON MACRO TABLE block_of_device IS 'The blocks of one device of a rank, read for it alone, with what they meant at an instant.';

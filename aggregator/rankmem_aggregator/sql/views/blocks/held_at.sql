@@ -19,15 +19,46 @@ WITH span AS MATERIALIZED (
     FROM rank_span
     WHERE session_id = of_session
 ),
-bucket AS (
-    SELECT b.*, coalesce(s.offset_ns, 0) AS offset_ns, s.host_uid
-    FROM memory_bucket AS b
+-- Which part of a device's log holds its last event by then: one cell, but where a clock was set back.
+cell AS MATERIALIZED (
+    SELECT
+        c.attempt,
+        c.rank,
+        c.device,
+        c.seq_first,
+        c.seq_last,
+        c.first_ns,
+        c.last_ns,
+        coalesce(s.offset_ns, 0) AS offset_ns,
+        s.host_uid,
+        c.last_ns + coalesce(s.offset_ns, 0) > at_ns - 16000000000 AS is_recent
+    FROM memory_cell(of_session, 16) AS c
     LEFT JOIN (SELECT unnest(spans, recursive := true) FROM span) AS s USING (attempt, rank)
-    WHERE b.session_id = of_session
-        AND b.first_ns + coalesce(s.offset_ns, 0) <= at_ns
+    WHERE c.first_ns + coalesce(s.offset_ns, 0) <= at_ns
         AND (s.ended_ns IS NULL OR s.ended_ns > at_ns)
         -- Between recordings without times there is no one instant.
         AND (s.has_clock OR (SELECT len(list_filter(spans, lambda s: NOT s.has_clock)) FROM span) = 1)
+    QUALIFY c.seq_last >= max(c.seq_first) OVER (PARTITION BY c.attempt, c.rank, c.device)
+),
+-- The bounds on the table's own column, of all devices together, pass over most of the file: so what is long over, such
+-- as what was allocated at the beginning alone, is read apart.
+bucket AS (
+    SELECT b.*, c.offset_ns, c.host_uid
+    FROM (FROM cell WHERE is_recent) AS c
+    INNER JOIN memory_bucket AS b
+        ON b.attempt = c.attempt AND b.rank = c.rank AND b.device = c.device AND b.seq_first BETWEEN c.seq_first AND c.seq_last
+    WHERE b.session_id = of_session
+        AND b.first_ns + c.offset_ns <= at_ns
+        AND b.first_ns >= (SELECT coalesce(min(first_ns), 9223372036854775807) FROM cell WHERE is_recent)
+        AND b.first_ns <= (SELECT max(at_ns - offset_ns) FROM cell WHERE is_recent)
+    UNION ALL
+    SELECT b.*, c.offset_ns, c.host_uid
+    FROM (FROM cell WHERE NOT is_recent) AS c
+    INNER JOIN memory_bucket AS b
+        ON b.attempt = c.attempt AND b.rank = c.rank AND b.device = c.device AND b.seq_first BETWEEN c.seq_first AND c.seq_last
+    WHERE b.session_id = of_session
+        AND b.first_ns >= (SELECT coalesce(min(first_ns), 9223372036854775807) FROM cell WHERE NOT is_recent)
+        AND b.first_ns <= (SELECT max(last_ns) FROM cell WHERE NOT is_recent)
 ),
 -- The last of each device is read to the event; those before it are over.
 latest AS (
