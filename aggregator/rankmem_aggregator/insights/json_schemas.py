@@ -44,7 +44,7 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     "diagnose": _figures("num_findings", cannot_tell=pa.map_(pa.string(), pa.string())),
     "diff": _figures(
         "num_ranks base_steps head_steps", "base head input", base_input_bytes=_INTS, head_input_bytes=_INTS,
-        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS,
+        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS, moved=_TEXTS,
     ),
     "fit": _figures(
         "attempt rank num_sizes num_blocks num_matched total_bytes usable_bytes largest_size "

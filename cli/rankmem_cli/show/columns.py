@@ -400,8 +400,8 @@ def imbalance() -> list[Column]:
     ]
 
 
-def diff() -> list[Column]:
-    """Columns of ``rankmem diff``."""
+def diff(*, with_moves: bool) -> list[Column]:
+    """Columns of ``rankmem diff``, if wanted with the names in base of files and functions that moved."""
     return [
         text("what", "what", importance=0),
         number("rank", "rank", importance=1),
@@ -413,6 +413,8 @@ def diff() -> list[Column]:
         text("category", "category", importance=4),
         text("operator", "operator", importance=3),
         text("function", "function", importance=2),
+        path("file", "file", importance=1),
+        *([path("moved from", "moved_from", importance=2)] if with_moves else ()),
         text("module", "module", importance=1),
     ]
 
