@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
 from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
 from rankmem_aggregator.insights.fragmentation import fragmentation_of
@@ -138,7 +140,7 @@ def leaks(question: Question) -> Found:
         return _nothing(answer)
     top = answer.rows.to_pylist()[0]
     place = (top["attempt"], top["rank"], top["device"])
-    before, after = _peak_without_leaks(question, place)
+    before, least, after = _peak_without_leaks(question, place)
     others = sum(row["verdict"] in ("leaks", "grows") for row in answer.rows.to_pylist()) - 1
     more = f", and {counted(others, 'more place')}" if others else ""
     finding = Finding(
@@ -146,6 +148,7 @@ def leaks(question: Question) -> Found:
         rank=top["rank"],
         bytes=before - after,
         peak_after=after,
+        peak_after_least=least,
         certainty=answer.certainty or "suspected",
         evidence=_sql(
             "SELECT step, device, end_bytes, end_growth_bytes FROM step_total({session}, of_rank := {rank}) "
@@ -156,38 +159,42 @@ def leaks(question: Question) -> Found:
         remedy=f"let go of what {place_text(top)} keeps{more}",
         sentence=answer.sentence,
         verb=f"rankmem leaks --rank {top['rank']}",
-        is_lower_bound=True,  # what the lines held when they began to grow stays: some of it may be meant to
     )
     return Found(findings=(finding,))
 
 
-def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tuple[int, int]:
-    """The peak of a device of a rank, and what it would be without what its leaking lines had added.
+def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tuple[int, int, int]:
+    """The peak of a device of a rank; and without its leaks what it would be at least, and at most.
 
-    Each step's peak falls by what they had added up to the step before, which was alive throughout.
+    At most: each step's peak falls by what the leaking lines had added up to the step before, which was alive
+    throughout; what they held when they began to grow, and what they keep of the step itself, may be meant to
+    be there. At least: it falls by all that outlives a step of what grows, that step's own with it.
     """
     of_rank = {"session": question.session_id, "rank": place[1]}
     tracks = question.ask("step_tracks", **of_rank).to_pylist()
     numbers = next(row["steps"] for row in tracks if (row["attempt"], row["rank"]) == place[:2])
     changes = question.ask("held_after_steps", **of_rank)
-    added = [0] * (len(numbers) + 1)
+    added, held = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
     for group in growing(question.ask, of_rank, changes, {place[:2]: numbers}):
-        if group.track == place and matters(group):
-            level = int(group.series[max(group.trend.first - 1, 0)])
-            for index, held in enumerate(group.series.tolist()):
-                added[index + 1] += max(int(held) - level, 0)
+        if group.track != place or group.trend.growth != "leak":
+            continue
+        before = np.append(0, group.series[:-1])
+        held += np.maximum(before, group.series)
+        if matters(group):
+            added += np.maximum(before - int(group.series[max(group.trend.first - 1, 0)]), 0)
     peaks = question.ask("peak", **of_rank, attempt=place[0]).to_pylist()
-    whole = max(row["peak_requested_bytes"] for row in peaks if row["device"] == place[2])
+    whole = int(max(row["peak_requested_bytes"] for row in peaks if row["device"] == place[2]))
     steps = question.ask("steps", **of_rank).to_pylist()
     own = {
         row["step"]: row["peak_bytes"]
         for row in steps
         if (row["attempt"], row["rank"], row["device"]) == place
     }
-    inside = [(own[number], own[number] - added[at]) for at, number in enumerate(numbers) if number in own]
-    highest = max((peak for peak, _ in inside), default=0)
-    after = max((peak for _, peak in inside), default=whole)
-    return whole, after if highest == whole else whole
+    inside = [(own[number], at) for at, number in enumerate(numbers) if number in own]
+    if max((peak for peak, _ in inside), default=0) != whole:
+        return whole, whole, whole
+    least = max(0, *(peak - int(held[at]) for peak, at in inside))
+    return whole, least, max(peak - int(added[at]) for peak, at in inside)
 
 
 def imbalance(question: Question) -> Found:

@@ -67,8 +67,8 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         shares=pa.map_(pa.string(), pa.float64()),
     ),
     "leaks": _figures(
-        "num_leaks num_ranks least_steps_looked_at steps_left steps_left_low steps_left_high usable_bytes "
-        "full_rank",
+        "num_leaks num_negligible num_ranks least_steps_looked_at steps_left steps_left_low steps_left_high "
+        "usable_bytes full_rank",
         "full_device",
         devices=pa.list_(pa.struct(_figures(
             "attempt rank peak_bytes usable_bytes steps_left steps_left_low steps_left_high",

@@ -3,7 +3,7 @@
 Stage: query; pure functions. In: on each side the names of what holds bytes. Out: :class:`Pair`, in each the
 names that are one thing; every name is in one pair. Names that are on both sides are the same. Of the others
 those are paired that differ in the file alone, first where the files' own names agree, then those that differ
-in the function alone. Several that could be each other are in one pair: their sum is right whichever is which.
+in the function alone. Several that could be each other are in one pair: their sum is right whichever it is.
 """
 
 from __future__ import annotations
@@ -103,4 +103,3 @@ _WAYS: tuple[tuple[Callable[[Part], Hashable], int | None], ...] = (
 
 def _listed(names: Iterable[str | None]) -> str | None:
     return ", ".join(dict.fromkeys(filter(None, names))) or None
-

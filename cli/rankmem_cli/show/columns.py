@@ -502,8 +502,9 @@ def diagnose() -> list[Column]:
     return [
         text("finding", "kind", importance=0),
         number("rank", "rank", importance=6),
-        size("saves", "bytes", importance=9),
-        size("peak then", "peak_after", importance=8),
+        size("saves at least", "bytes", importance=9),
+        size("peak then at least", "peak_after_least", importance=4),
+        size("at most", "peak_after", importance=8),
         text("certainty", "certainty", importance=7),
         text("more", "verb", importance=5),
     ]
