@@ -21,6 +21,7 @@ def remedied_steps(
     late: bool = False,
     keeps_gradients: bool = False,
     lets_go_late: bool = False,
+    inner_mib: int = 8,
     device: str = "cpu",
     **more: Any,
 ) -> RankLog:
@@ -30,6 +31,7 @@ def remedied_steps(
         late: each step leaves 20 MiB to the next, which frees them after its forward.
         keeps_gradients: gradients stay from step to step, and backward adds to them.
         lets_go_late: gradients are let go of between the next forward and its backward.
+        inner_mib: what each layer keeps for backward besides its output.
         more: fields of RankLog.
     """
     log = RankLog(ended=(steps + 1) * SECOND_NS, **more)
@@ -55,7 +57,7 @@ def remedied_steps(
         now = (step + 1) * SECOND_NS
         for layer in range(LAYERS):
             module = f"layers.{layer}"
-            made(f"inner {layer} {step}", 8, "aten::linear", "activation", "forward", module)
+            made(f"inner {layer} {step}", inner_mib, "aten::linear", "activation", "forward", module)
             made(f"out {layer} {step}", 1, "aten::add", "activation", "forward", module)
             made(f"brief {layer} {step}", 0.5, "aten::mul", "temporary", "forward", module)
             freed(f"brief {layer} {step}")

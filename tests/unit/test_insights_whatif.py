@@ -121,6 +121,24 @@ def test_what_the_step_before_left_is_let_go_of(stored: Store) -> None:
     assert found["checkpoint"] == 69
 
 
+def test_what_depends_on_when_a_checkpoint_lets_go_is_told_from_least_to_most(stored: Store) -> None:
+    """In the last layer's forward: 33, gradients 11, three outputs, its own 1, and its inner block of 14:
+    with the brief one after it, or gone as the output comes.
+    """
+    queries = stored(remedied_steps(lets_go_late=True, inner_mib=14))
+    rows = {row["remedy"]: row for row in queries.whatif(fit_bytes=62 * MIB).rows.to_pylist()}
+    row = rows["checkpoint"]
+    assert (row["peak_after_least_bytes"], row["peak_after_bytes"]) == (62 * MIB, 62.5 * MIB)
+    assert row["fits"] is None
+    assert {each["remedy"] for each in rows.values() if each["fits"] is None} == {"checkpoint"}
+    alone = queries.whatif()
+    assert alone.sentence == (
+        "checkpoint layers.0 … layers.3 saves at least 53.50 MiB of the peak of a step on rank 0, cpu: "
+        "62.00 MiB to 62.50 MiB instead of 116.00 MiB"
+    )
+    assert "by when within its forward a checkpoint lets go of a block" in alone.error
+
+
 def test_gradients_that_stay_are_let_go_of_between_steps(stored: Store) -> None:
     queries = stored(remedied_steps(keeps_gradients=True))
     found = after(queries)
@@ -168,7 +186,7 @@ def _together(step: Step, chosen: Any) -> float:
         (90, "fine", None, "fits in 90.00 MiB as it is"),
         (76, "finding", ["zero1"], "to fit in 76.00 MiB on rank 0, cpu: shard optimizer state over 8 ranks"),
         (40, "finding", ["zero1", "checkpoint"], "shard optimizer state over 8 ranks (ZeRO-1); checkpoint"),
-        (5, "finding", None, "no set of measured remedies brings"),
+        (5, "finding", None, "no set of measured remedies is sure to bring"),
     ],
 )
 def test_the_fewest_changes_that_fit_are_named(

@@ -480,11 +480,12 @@ def fit(what: str) -> list[Column]:
     ]
 
 
-def whatif() -> list[Column]:
-    """Columns of ``rankmem whatif``."""
+def whatif(*, with_least: bool) -> list[Column]:
+    """Columns of ``rankmem whatif``; with the least that the peak may be then, where that is not the most."""
     return [
         size("saves", "saved_bytes", importance=9),
-        size("peak then", "peak_after_bytes", importance=8),
+        *([size("then at least", "peak_after_least_bytes", importance=7)] if with_least else ()),
+        size("then at most" if with_least else "peak then", "peak_after_bytes", importance=8),
         text("what", "what", importance=0),
         text("in", "phase_after", importance=3),
         text("costs", "costs", importance=4),
