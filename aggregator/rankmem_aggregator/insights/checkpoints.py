@@ -84,7 +84,8 @@ def _recomputed(
 
     outputs = np.array([output] if comes_again else [], np.int64)
     # A checkpoint holds its input while backward runs: what was made last before it, as large as its output.
-    alike = (lives.bytes == lives.bytes[output]) & (lives.born < begin) & (lives.died >= begin)
+    # What a module under a checkpoint before it has let go of by then is none.
+    alike = (lives.bytes == lives.bytes[output]) & (lives.born < begin) & (died >= begin)
     inputs = np.flatnonzero(alike & (lives.born > step.window.begin))
     if len(inputs):
         last = inputs[np.argmax(lives.born[inputs])]
