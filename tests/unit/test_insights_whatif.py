@@ -251,6 +251,15 @@ def test_siblings_are_found_by_their_numbers() -> None:
     assert families_of(paths) == [["encoder.layers.0", "encoder.layers.1", "encoder.layers.10"]]
 
 
+def test_where_nothing_shows_what_is_of_forward_no_remedy_is_told(stored: Store) -> None:
+    log = remedied_steps()
+    for row in log.allocations.values():
+        row["phase"] = row["category"] = row["module"] = None
+    answer = stored(log).whatif()
+    assert (answer.verdict, answer.exit_code(), answer.rows.num_rows) == ("cannot tell", 2, 0)
+    assert "no block of rank 0, cpu is known to be of forward or backward" in answer.sentence
+
+
 @pytest.mark.parametrize(
     ("log", "words"),
     [

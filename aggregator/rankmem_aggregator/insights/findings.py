@@ -38,8 +38,8 @@ EARLY_SHARE: Final = 1.03
 def failures(question: Question) -> Found:
     """The first allocation that failed."""
     answer = oom_of(question.ask, question.session_id, events_max=question.events_max)
-    if answer.verdict == "fine":
-        return Found()
+    if "rank" not in answer.figures:
+        return _nothing(answer)
     figures, rows = answer.figures, answer.rows.to_pylist()
     is_told = answer.verdict == "finding"
     best = next((row for row in rows if row["runs"]), None) if figures.get("remedy") is not None else None
@@ -76,9 +76,9 @@ def early_peak(question: Question) -> Found:
     steps = [row for row in steps if tuple(row[name] for name in ("attempt", "rank", "device")) == place]
     steps.sort(key=lambda row: row["ended_ns"])
     if len(steps) < WARM_UP_STEPS + STEPS_LEAST:
-        few = counted(len(steps), "step")
+        few = counted(len(steps), "step") if steps else "no steps"
         return Found(
-            cannot_tell=f"{few} of rank {top['rank']} recorded: which of them are steady is not known"
+            cannot_tell=f"{few} of rank {top['rank']} recorded: where the steady ones begin is not known"
         )
     steady = max(row["peak_bytes"] for row in steps[WARM_UP_STEPS:])
     whole, began = top["peak_requested_bytes"], steps[WARM_UP_STEPS - 1]["ended_ns"]
@@ -241,12 +241,14 @@ def beyond_pytorch(question: Question) -> Found:
     is_foreign = figures["finding"] == "other_processes"
     others = figures["other_processes_bytes"] if is_foreign else None
     remedy = "end the other processes on that device" if is_foreign else "rankmem peak --by component"
+    # Of what is not the ranks' a part may be the driver's own.
+    certainty = "suspected" if is_foreign else answer.certainty or "suspected"
     finding = Finding(
         kind="other_processes" if is_foreign else "unexplained",
         rank=figures["rank"],
         bytes=others,
         peak_after=None if others is None else figures["used_bytes"] - others,
-        certainty=answer.certainty or "suspected",
+        certainty=certainty,
         evidence=_sql(
             "SELECT time_ns, app_reserved_bytes, known_bytes, app_bytes, device_used_bytes FROM app_curve "
             "WHERE session_id = {session} AND rank = {rank} ORDER BY device, seq",

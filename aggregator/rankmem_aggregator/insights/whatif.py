@@ -23,7 +23,14 @@ from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.fit_sizes import steady
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.sharding import sharded
-from rankmem_aggregator.insights.windows import NEVER, Place, place_of, read_window, step_sizes
+from rankmem_aggregator.insights.windows import (
+    NEVER,
+    Place,
+    place_of,
+    read_window,
+    refuse_without_phases,
+    step_sizes,
+)
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNKS: Final = 8
@@ -99,7 +106,9 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
         sizes = step_sizes(ask, place)
         named = [size for size in sizes if size.is_named]
         chosen = max(steady(sizes), key=lambda size: size.to_seq, default=named[-1])
-        step = Step.of_window(read_window(ask, place, chosen))
+        window = read_window(ask, place, chosen)
+        refuse_without_phases(window)
+        step = Step.of_window(window)
     except CannotTell as reason:
         return cannot_tell("whatif", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
     weights = {

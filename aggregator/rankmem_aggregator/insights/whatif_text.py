@@ -66,6 +66,11 @@ def error(first: Row) -> str:
     return found
 
 
+def _short(row: Row) -> str:
+    """The name of a remedy; of a checkpoint with what is under it, as there may be several."""
+    return str(row["what"] if row["remedy"].startswith("checkpoint") else row["remedy"])
+
+
 def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     """What to know of the table."""
     phase = figures["peak_phase"]
@@ -76,7 +81,7 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     ]
     if not figures["is_steady"]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
-    idle = [row["remedy"] for row in rows if row["saved_bytes"] <= 0]
+    idle = [_short(row) for row in rows if row["saved_bytes"] <= 0]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
     if not all(row["is_measured"] for row in rows):
