@@ -164,7 +164,7 @@ def test_on_the_host_what_was_free_decides(
     assert words in answer.sentence
 
 
-def test_where_nothing_of_an_allocator_was_recorded_nobody_can_say_that_nothing_failed(tmp_path: Path) -> None:
+def test_where_nothing_of_an_allocator_was_recorded_nobody_knows_what_failed(tmp_path: Path) -> None:
     path = tmp_path / "kernels.duckdb"
     with empty_database(str(path)) as connection:
         store_logs(connection, [RankLog(ended=SECOND_NS)])
