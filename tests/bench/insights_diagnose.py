@@ -1,7 +1,7 @@
 """What diagnose finds in trainings with one planted cause each, beside the largest category at the peak.
 
-A cause counts where it leaks or the same training without it has a lower peak, which is what ``peak_after``
-is held against. The trainings without a cause must have no finding.
+A cause counts where it leaks or the same training without it has a lower peak, which is what
+``peak_after_least`` and ``peak_after`` are held against. The trainings without a cause must have no finding.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def measure(options: Options) -> list[Figure]:
     clean = [each for each in found if each.kind is None]
     false = sum(bool(found[each].kinds) for each in clean)
     false += sum(each.named for each in told if not each.matters)
-    errors = [100 * abs(each.error) for each in causes if each.error is not None]
+    errors = [100 * each.error for each in causes if each.error is not None]
+    widths = [100 * each.width for each in causes if each.width is not None]
     many = f"{len(causes)} causes"
     return [
         Figure(
@@ -56,10 +57,16 @@ def measure(options: Options) -> list[Figure]:
             note=f"{len(clean)} trainings without a cause, {len(told) - len(causes)} whose peak is the same",
         ),
         Figure(
-            what="diagnose: peak_after against the training without the cause, furthest off",
+            what="diagnose: the peak of the training without the cause, furthest outside of what was told",
             value=max(errors, default=0.0),
             unit="%",
             at_most=ERROR_MAX,
             note=f"{len(errors)} pairs",
+        ),
+        Figure(
+            what="diagnose: from the least to the most that was told, widest",
+            value=max(widths, default=0.0),
+            unit="%",
+            note=f"{sum(width > ERROR_MAX for width in widths)} of {len(widths)} wider than 1 %",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Insights say the same of a file, of a running aggregator, and of the lake made of that file."""
+"""Insights say the same of a file, of the lake made of it, and of aggregators that serve either."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ def test_a_file_an_aggregator_and_a_lake_give_the_same_answer(verb: str, tmp_pat
     ):
         assert asked(queries, verb) == expected
         printed.add(shown(verb, "--aggregator", running.address))
+    serving_a_lake = AggregatorConfig(lake=str(lake), listen="127.0.0.1:0")
+    with server.open(serving_a_lake) as running, connect(running.address) as queries:
+        assert asked(queries, verb) == expected
     assert len(printed) == 1
     assert printed.pop().startswith(expected.sentence)
 

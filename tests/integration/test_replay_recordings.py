@@ -12,6 +12,7 @@ import pytest
 from import_read import imported
 from rankmem import replay
 from rankmem_aggregator import connect
+from rankmem_aggregator.insights.packing import intervals, live_peak_bytes, packed_bytes
 from rankmem_aggregator.insights.replays import check, needed_bytes, run
 from rankmem_imports.files.plain_pickle import load_plain
 from rankmem_protos.errors import RankmemError
@@ -48,6 +49,10 @@ def test_a_recording_is_reproduced_to_the_address_and_the_byte(
     assert found.reserved_difference_bytes == 0
     assert found.replayed_peak_bytes == found.recorded_peak_bytes
     assert trace.settings.expandable_segments == ("expandable" in name)
+    lives = intervals(trace, trace.settings)
+    packed = packed_bytes(lives)
+    assert packed is not None
+    assert live_peak_bytes(lives) <= packed <= 1.01 * live_peak_bytes(lives)
 
 
 def test_what_settings_would_do_is_what_the_prototype_found(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ class Diagnosed:
     planted: Planted
     kinds: tuple[str, ...]
     peak_bytes: int
-    peak_after: int | None
-    """As predicted, of the finding that names the cause."""
+    peak_after: tuple[int, int] | None
+    """At least and at most, as predicted, of the finding that names the cause."""
     largest: str
     """The category that holds most at the peak."""
 
@@ -90,7 +90,9 @@ class Judged:
     named: bool
     naive: bool
     error: float | None
-    """Share by which the predicted peak is above the real one without the cause."""
+    """Share by which the real peak without the cause is outside of what was predicted."""
+    width: float | None
+    """Of what was predicted, from least to most, in shares of that peak."""
 
 
 def diagnosed(planted: Planted, database: Path) -> Diagnosed:
@@ -111,7 +113,10 @@ def _asked(planted: Planted, queries: Queries) -> Diagnosed:
         planted=planted,
         kinds=tuple(row["kind"] for row in rows),
         peak_bytes=max(row["peak_requested_bytes"] for row in queries.peak(rank=0).to_pylist()),
-        peak_after=next((row["peak_after"] for row in rows if row["kind"] == planted.kind), None),
+        peak_after=next(
+            ((row["peak_after_least"], row["peak_after"]) for row in rows if row["kind"] == planted.kind),
+            None,
+        ),
         largest=max(groups, key=lambda row: row["bytes_at_rank_peak"])["group_name"] or "unknown",
     )
 
@@ -119,12 +124,14 @@ def _asked(planted: Planted, queries: Queries) -> Diagnosed:
 def judged(found: Diagnosed, without: Diagnosed) -> Judged:
     """What is right of it: a cause that neither leaks nor raises the real peak must not be found."""
     saved = found.peak_bytes - without.peak_bytes
-    kind = found.planted.kind
+    kind, real = found.planted.kind, without.peak_bytes
+    least, most = found.peak_after or (0, 0)
     return Judged(
         planted=found.planted,
         matters=kind == "leak" or (kind is not None and saved >= FINDING_SHARE * found.peak_bytes),
         first=bool(found.kinds) and found.kinds[0] == kind,
         named=kind in found.kinds,
         naive=found.largest == found.planted.category,
-        error=None if found.peak_after is None else found.peak_after / without.peak_bytes - 1,
+        error=None if found.peak_after is None else max(0, least - real, real - most) / real,
+        width=None if found.peak_after is None else (most - least) / real,
     )

@@ -6,6 +6,7 @@ them up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from constructed import RankLog
@@ -21,6 +22,9 @@ def remedied_steps(
     late: bool = False,
     keeps_gradients: bool = False,
     lets_go_late: bool = False,
+    inner_mib: int = 8,
+    out_mib: Sequence[int] = (1,) * LAYERS,
+    parts: int = 1,
     device: str = "cpu",
     **more: Any,
 ) -> RankLog:
@@ -30,6 +34,9 @@ def remedied_steps(
         late: each step leaves 20 MiB to the next, which frees them after its forward.
         keeps_gradients: gradients stay from step to step, and backward adds to them.
         lets_go_late: gradients are let go of between the next forward and its backward.
+        inner_mib: what each layer keeps for backward besides its output.
+        out_mib: the output of each layer.
+        parts: of a step, whose gradients are added up.
         more: fields of RankLog.
     """
     log = RankLog(ended=(steps + 1) * SECOND_NS, **more)
@@ -53,36 +60,38 @@ def remedied_steps(
         made(f"w {name}", mib, "aten::empty", "parameter", "other")
     for step in range(steps):
         now = (step + 1) * SECOND_NS
-        for layer in range(LAYERS):
-            module = f"layers.{layer}"
-            made(f"inner {layer} {step}", 8, "aten::linear", "activation", "forward", module)
-            made(f"out {layer} {step}", 1, "aten::add", "activation", "forward", module)
-            made(f"brief {layer} {step}", 0.5, "aten::mul", "temporary", "forward", module)
-            freed(f"brief {layer} {step}")
-        made(f"logits {step}", 6, "aten::linear", "activation", "forward", "head")
-        made(f"logp {step}", 6, "aten::cross_entropy_loss", "activation", "forward")
-        freed(f"logits {step}")
-        if late and step:
-            freed(f"late {step - 1}")
-        if lets_go_late and step:
-            for name in weights:
-                freed(f"g {name} {step - 1}")
-        made(f"dlogits {step}", 6, "aten::_log_softmax_backward_data", "autograd_detail", "backward")
-        freed(f"logp {step}")
-        units = ["head", *(f"layers.{layer}" for layer in reversed(range(LAYERS)))]
-        for unit in units:
-            added = keeps_gradients and step > 0
-            name = f"added {unit} {step}" if added else f"g {unit} {0 if keeps_gradients else step}"
-            category = "autograd_detail" if added else "gradient"
-            made(name, weights[unit], "aten::mm", category, "backward", unit)
-            if added:
-                freed(name)
-            if unit == "head":
-                freed(f"dlogits {step}")
-            else:
-                number = unit.rpartition(".")[2]
-                freed(f"inner {number} {step}")
-                freed(f"out {number} {step}")
+        for part in range(parts):
+            run = f"{step} {part}"
+            for layer in range(LAYERS):
+                module = f"layers.{layer}"
+                made(f"inner {layer} {run}", inner_mib, "aten::linear", "activation", "forward", module)
+                made(f"out {layer} {run}", out_mib[layer], "aten::add", "activation", "forward", module)
+                made(f"brief {layer} {run}", 0.5, "aten::mul", "temporary", "forward", module)
+                freed(f"brief {layer} {run}")
+            made(f"logits {run}", 6, "aten::linear", "activation", "forward", "head")
+            made(f"logp {run}", 6, "aten::cross_entropy_loss", "activation", "forward")
+            freed(f"logits {run}")
+            if late and step and not part:
+                freed(f"late {step - 1}")
+            if lets_go_late and step and not part:
+                for name in weights:
+                    freed(f"g {name} {step - 1}")
+            made(f"dlogits {run}", 6, "aten::_log_softmax_backward_data", "autograd_detail", "backward")
+            freed(f"logp {run}")
+            units = ["head", *(f"layers.{layer}" for layer in reversed(range(LAYERS)))]
+            for unit in units:
+                added = (keeps_gradients and step > 0) or part > 0
+                name = f"added {unit} {run}" if added else f"g {unit} {0 if keeps_gradients else step}"
+                category = "autograd_detail" if added else "gradient"
+                made(name, weights[unit], "aten::mm", category, "backward", unit)
+                if added:
+                    freed(name)
+                if unit == "head":
+                    freed(f"dlogits {run}")
+                else:
+                    number = unit.rpartition(".")[2]
+                    freed(f"inner {number} {run}")
+                    freed(f"out {number} {run}")
         if not step:
             for name, mib in weights.items():
                 made(f"s {name}", 2 * mib, "aten::zeros_like", "optimizer_state", "optimizer")

@@ -17,8 +17,9 @@ from json_schema import faults
 from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.compare import Compared
 from rankmem_aggregator.insights.diff import SCHEMA, Limit, verdict_of
-from rankmem_aggregator.insights.diff_text import markdown
+from rankmem_aggregator.insights.diff_text import markdown, moved
 from rankmem_aggregator.insights.json_schemas import schema_of
+from rankmem_aggregator.insights.moved import Part, paired
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
@@ -160,6 +161,59 @@ def test_lines_that_moved_are_no_difference(ask: Ask, database: Path) -> None:
         )
     with opening.open_queries(database, Credentials()) as queries:
         assert parts(queries.diff(BASE, HEAD)) == []
+
+
+def test_a_file_that_moved_is_the_same_code_and_the_answer_says_so(ask: Ask, database: Path) -> None:
+    ask({"state": 80 * MIB})
+    with duckdb.connect(str(database)) as connection:
+        connection.execute(
+            "INSERT INTO stack_frame SELECT * REPLACE (stack_id + 10 AS stack_id, line_number + 3 AS "
+            "line_number, 'src/' || file_path AS file_path) FROM stack_frame"
+        )
+        connection.execute(
+            "UPDATE packed.allocation_record SET stack_id = stack_id + 10 WHERE session_id = ?", [HEAD]
+        )
+    with opening.open_queries(database, Credentials()) as queries:
+        answer = queries.diff(BASE, HEAD)
+    assert parts(answer) == [(16 * MIB, "optimizer_state", "src/train.py main aten::zeros_like")]
+    assert answer.rows.to_pylist()[-1]["moved_from"] == "train.py"
+    assert answer.figures["moved"] == ["model.py -> src/model.py", "train.py -> src/train.py"]
+    assert any("moved or renamed: model.py -> src/model.py, train.py" in note for note in answer.notes)
+    assert "`optimizer_state · src/train.py main · before: train.py · aten::zeros_like`" in markdown(answer)
+
+
+RELU = Part("activation", "a.py", "Net.forward", "aten::relu", "Net")
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "told"),
+    [
+        ([RELU], [RELU], [(1, 1, None)]),
+        ([RELU], [RELU._replace(file="b.py")], [(1, 1, "a.py")]),
+        ([RELU], [RELU._replace(function="Model.forward")], [(1, 1, "Net.forward")]),
+        ([RELU], [RELU._replace(module="Other")], [(1, 0, None), (0, 1, None)]),
+        ([RELU], [RELU._replace(file="b.py", function="other")], [(1, 0, None), (0, 1, None)]),
+        # The file's own name tells them apart where its folder has moved.
+        ([RELU, RELU._replace(file="b.py")], [RELU._replace(file=f"src/{name}") for name in ("b.py", "a.py")],
+         [(1, 1, "a.py"), (1, 1, "b.py")]),
+        # One of two has moved, and one is gone: which is not known, so they are one part.
+        ([RELU, RELU._replace(file="b.py")], [RELU._replace(file="c.py")], [(2, 1, "a.py, b.py")]),
+        ([RELU, RELU._replace(function="f")], [RELU._replace(function="g")],
+         [(1, 0, None), (1, 0, None), (0, 1, None)]),
+        # What is on both sides stays, whatever else has moved.
+        ([RELU, RELU._replace(file="b.py")], [RELU, RELU._replace(file="c.py")],
+         [(1, 1, None), (1, 1, "b.py")]),
+    ],
+)  # fmt: skip
+def test_names_are_paired_by_what_they_have_in_common(
+    base: list[Part], head: list[Part], told: list[tuple[int, int, str | None]]
+) -> None:
+    found = paired(base, head)
+    assert [(len(pair.base), len(pair.head), pair.moved_from()) for pair in found] == told
+    assert sorted(part for pair in found for part in pair.base) == sorted(base)
+    assert sorted(part for pair in found for part in pair.head) == sorted(head)
+    unclear = [pair for pair in found if pair.is_ambiguous]
+    assert [line.endswith("which is which is not known)") for line in moved(unclear)] == [True] * len(unclear)
 
 
 def test_without_shapes_the_batchs_blocks_count_and_the_answer_says_so(ask: Ask) -> None:

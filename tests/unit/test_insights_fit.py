@@ -312,6 +312,16 @@ def test_what_does_not_carry_an_answer_is_said(
     assert words in answer.sentence
 
 
+def test_from_one_size_without_phases_nothing_shows_what_grows(stored: Store) -> None:
+    one, two = sized_steps([2, 2]), sized_steps([2, 2, 4, 4])
+    for row in [*one.allocations.values(), *two.allocations.values()]:
+        row["phase"] = None
+    answer = stored(one).fit(batch=["4x"])
+    assert (answer.verdict, answer.rows.num_rows) == ("cannot tell", 0)
+    assert "is known to be of forward or backward: what grows with the batch" in answer.sentence
+    assert stored(two).fit(batch=["4x"]).verdict == "fine", "two sizes show it themselves"
+
+
 def test_without_operators_nothing_can_be_told(stored: Store) -> None:
     log = sized_steps([2, 2, 4, 4])
     for row in log.allocations.values():

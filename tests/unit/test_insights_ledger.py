@@ -124,14 +124,21 @@ def test_a_component_that_was_sampled_long_before_leaves_the_answer_suspected(tm
 
 
 @pytest.mark.parametrize(
-    ("total_bytes", "verdict"), [(40 * GIB, "finding"), (60 * GIB, "fine"), (None, "finding")]
+    ("total_bytes", "others", "verdict"),
+    [
+        (40 * GIB, GIB, "finding"),
+        (60 * GIB, GIB, "fine"),
+        (None, GIB, "finding"),
+        (None, GIB - 1, "fine"),
+    ],
 )
 def test_what_a_driver_may_hold_for_itself_is_no_finding(
-    tmp_path: Path, total_bytes: int | None, verdict: str
+    tmp_path: Path, total_bytes: int | None, others: int, verdict: str
 ) -> None:
     """1 GiB, a third of what is used: less than 2 % of 60 GiB."""
-    answer = answered(tmp_path, one_rank(2 * GIB, 3 * GIB, reserved=2 * GIB, total_bytes=total_bytes))
-    assert (answer.verdict, answer.figures["other_processes_bytes"]) == (verdict, GIB)
+    fill = one_rank(2 * GIB, 2 * GIB + others, reserved=2 * GIB, total_bytes=total_bytes)
+    answer = answered(tmp_path, fill)
+    assert (answer.verdict, answer.figures["other_processes_bytes"]) == (verdict, others)
 
 
 def test_without_samples_of_communicators_they_are_unknown_and_in_what_is_unexplained(

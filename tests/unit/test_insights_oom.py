@@ -164,6 +164,17 @@ def test_on_the_host_what_was_free_decides(
     assert words in answer.sentence
 
 
+def test_where_nothing_of_an_allocator_was_recorded_nobody_knows_what_failed(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.duckdb"
+    with empty_database(str(path)) as connection:
+        store_logs(connection, [RankLog(ended=SECOND_NS)])
+    with connect(path) as queries:
+        answer = queries.why_oom()
+        assert (answer.verdict, answer.exit_code()) == ("cannot tell", 2)
+        assert answer.sentence.startswith("nothing of an allocator was recorded")
+        assert queries.diagnose().figures["cannot_tell"]["oom"] == answer.sentence
+
+
 def test_without_failures_all_is_fine_and_a_number_too_high_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "job.duckdb"
     with empty_database(str(path)) as connection:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
-from rankmem_aggregator.insights.edits import Step, families_of
+from rankmem_aggregator.insights.edits import Step, accumulated, families_of
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.whatif import SCHEMA, TOGETHER_MAX, remedies_of, smallest_set
 from rankmem_aggregator.insights.windows import place_of, read_window, step_sizes
@@ -70,6 +70,12 @@ def stored(database: Path) -> Any:
         queries.close()
 
 
+def step_of(queries: Queries) -> Step:
+    """The last step."""
+    place = place_of(queries._ask, queries.session_id(), rank=None)
+    return Step.of_window(read_window(queries._ask, place, step_sizes(queries._ask, place)[-1]))
+
+
 def after(queries: Queries, **question: Any) -> dict[str, float]:
     """The peak with each remedy, in MiB."""
     rows = queries.whatif(**question).rows.to_pylist()
@@ -121,6 +127,45 @@ def test_what_the_step_before_left_is_let_go_of(stored: Store) -> None:
     assert found["checkpoint"] == 69
 
 
+def test_what_a_module_before_has_let_go_of_is_not_the_input_of_a_checkpoint(stored: Store) -> None:
+    """The last output is as large as an inner block of the layer before, which is gone by then: of backward
+    of the last layer 33, outputs 13, its inner block 8 again, gradients 3 + 2.
+    """
+    assert after(stored(remedied_steps(out_mib=(1, 1, 3, 8))))["checkpoint"] == 59
+
+
+def test_gradients_that_a_step_adds_up_itself_stay_as_they_are(stored: Store) -> None:
+    edited = {}
+    for parts in (1, 2):
+        queries = stored(remedied_steps(parts=parts))
+        step = step_of(queries)
+        lives = accumulated(2)(step, step.lives())
+        gradients = step.category[lives.of] == "gradient"
+        pieces = step.in_backward[lives.of] & (step.operator[lives.of] == "aten::mm")
+        edited[parts] = int(gradients.sum()), int(lives.bytes[pieces].sum()) // MIB
+        assert after(queries)["accumulate"] == 33 + 11 + 24
+    # Of a step that does not, each comes with the first half and again with the second: 11 twice.
+    assert edited == {1: (10, 22), 2: (5, 22)}
+
+
+def test_what_depends_on_when_a_checkpoint_lets_go_is_told_from_least_to_most(stored: Store) -> None:
+    """In the last layer's forward: 33, gradients 11, three outputs, its own 1, and its inner block of 14:
+    with the brief one after it, or gone as the output comes.
+    """
+    queries = stored(remedied_steps(lets_go_late=True, inner_mib=14))
+    rows = {row["remedy"]: row for row in queries.whatif(fit_bytes=62 * MIB).rows.to_pylist()}
+    row = rows["checkpoint"]
+    assert (row["peak_after_least_bytes"], row["peak_after_bytes"]) == (62 * MIB, 62.5 * MIB)
+    assert row["fits"] is None
+    assert {each["remedy"] for each in rows.values() if each["fits"] is None} == {"checkpoint"}
+    alone = queries.whatif()
+    assert alone.sentence == (
+        "checkpoint layers.0 … layers.3 saves at least 53.50 MiB of the peak of a step on rank 0, cpu: "
+        "62.00 MiB to 62.50 MiB instead of 116.00 MiB"
+    )
+    assert "by when within its forward a checkpoint lets go of a block" in alone.error
+
+
 def test_gradients_that_stay_are_let_go_of_between_steps(stored: Store) -> None:
     queries = stored(remedied_steps(keeps_gradients=True))
     found = after(queries)
@@ -138,8 +183,7 @@ def test_gradients_of_the_step_before_do_not_add_to_those_of_the_first_part(kept
 @pytest.mark.parametrize("more", [{"late": True}, {"keeps_gradients": True}, {"steps": 2}])
 def test_the_smallest_set_is_the_first_of_all_by_size_and_cost(more: dict[str, Any], stored: Store) -> None:
     queries = stored(remedied_steps(**more))
-    place = place_of(queries._ask, queries.session_id(), rank=None)
-    step = Step.of_window(read_window(queries._ask, place, step_sizes(queries._ask, place)[-1]))
+    step = step_of(queries)
     remedies = [each for each in remedies_of(step, {}, 8) if each.is_measured][:TOGETHER_MAX]
     peaks = {
         tuple(each.name for each in chosen): _together(step, chosen)
@@ -168,7 +212,7 @@ def _together(step: Step, chosen: Any) -> float:
         (90, "fine", None, "fits in 90.00 MiB as it is"),
         (76, "finding", ["zero1"], "to fit in 76.00 MiB on rank 0, cpu: shard optimizer state over 8 ranks"),
         (40, "finding", ["zero1", "checkpoint"], "shard optimizer state over 8 ranks (ZeRO-1); checkpoint"),
-        (5, "finding", None, "no set of measured remedies brings"),
+        (5, "finding", None, "no set of measured remedies is sure to bring"),
     ],
 )
 def test_the_fewest_changes_that_fit_are_named(
@@ -205,6 +249,15 @@ def test_siblings_are_found_by_their_numbers() -> None:
         "decoder.2",
     }
     assert families_of(paths) == [["encoder.layers.0", "encoder.layers.1", "encoder.layers.10"]]
+
+
+def test_where_nothing_shows_what_is_of_forward_no_remedy_is_told(stored: Store) -> None:
+    log = remedied_steps()
+    for row in log.allocations.values():
+        row["phase"] = row["category"] = row["module"] = None
+    answer = stored(log).whatif()
+    assert (answer.verdict, answer.exit_code(), answer.rows.num_rows) == ("cannot tell", 2, 0)
+    assert "no block of rank 0, cpu is known to be of forward or backward" in answer.sentence
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ Stage: insights. In: a step, and the modules that are to be under a checkpoint. 
 forward keeps for backward dies with that forward and comes again, in the same order, right before backward
 reaches the module; what its forward makes and frees on the way comes again, too. Its output stays, and its
 input stays until its backward is done. As ``torch.utils.checkpoint`` with use_reentrant=False (torch 2.11),
-which ends as soon as all is there that was saved.
+which ends as soon as all is there that was saved. When within its forward a block is let go of is not
+recorded: with the forward at the latest, as the next block comes at the earliest.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ KEPT_BETWEEN: Final = ("activation", "input")
 """Categories of what a checkpoint does not keep."""
 
 
-def checkpointed(units: Sequence[str]) -> Edit:
-    """Modules under a checkpoint: what their forward keeps for backward comes again before it."""
+def checkpointed(units: Sequence[str], *, soonest: bool = False) -> Edit:
+    """Modules under a checkpoint: what their forward keeps for backward comes again before it.
+
+    Args:
+        soonest: within its forward a block goes as soon as it can, not with the forward.
+    """
 
     def edit(step: Step, lives: Lives) -> Lives:
         forward = step.first_pass[lives.of] & (lives.born > step.window.begin)
@@ -37,7 +42,7 @@ def checkpointed(units: Sequence[str]) -> Edit:
             reached = step.backward_births(number)
             if begin < end and len(reached):
                 span = float(reached.min()), float(reached.max())
-                more.append(_recomputed(step, lives, order[begin:end], span, kept, died))
+                more.append(_recomputed(step, lives, order[begin:end], span, kept, died, soonest=soonest))
         born, ends, sizes, of = np.concatenate(more, axis=1)
         return lives.changed(died=died).and_more(born, ends, sizes, of.astype(np.int64))
 
@@ -45,7 +50,14 @@ def checkpointed(units: Sequence[str]) -> Edit:
 
 
 def _recomputed(
-    step: Step, lives: Lives, forward: Array, backward: tuple[float, float], kept: Array, died: Array
+    step: Step,
+    lives: Lives,
+    forward: Array,
+    backward: tuple[float, float],
+    kept: Array,
+    died: Array,
+    *,
+    soonest: bool,
 ) -> Array:
     """What comes again of a unit, rows as those of Lives; changes ``died`` of what its checkpoint changes.
 
@@ -54,7 +66,9 @@ def _recomputed(
         backward: when the first and the last block of its backward are made.
         kept: which lives a checkpoint does not keep.
         died: of all lives.
+        soonest: what it keeps no longer goes as the next block comes.
     """
+    births = np.sort(lives.born[forward])
     begin, end = float(lives.born[forward].min()), float(lives.born[forward].max())
     back = backward[0]
     if back <= end:
@@ -70,13 +84,17 @@ def _recomputed(
 
     outputs = np.array([output] if comes_again else [], np.int64)
     # A checkpoint holds its input while backward runs: what was made last before it, as large as its output.
-    alike = (lives.bytes == lives.bytes[output]) & (lives.born < begin) & (lives.died >= begin)
+    # What a module under a checkpoint before it has let go of by then is none.
+    alike = (lives.bytes == lives.bytes[output]) & (lives.born < begin) & (died >= begin)
     inputs = np.flatnonzero(alike & (lives.born > step.window.begin))
     if len(inputs):
         last = inputs[np.argmax(lives.born[inputs])]
         died[last] = max(died[last], backward[1])
     ends = np.concatenate([died[saved], again(died[brief]), np.full(len(outputs), back - 0.05)])
     died[saved] = end + 0.5
+    if soonest:
+        after = np.searchsorted(births, lives.born[saved], side="right")
+        died[saved] = births[np.minimum(after, len(births) - 1)] + 0.5
     both = np.concatenate([saved, brief, outputs])
     return np.stack([again(lives.born[both]), ends, lives.bytes[both], lives.of[both].astype(np.float64)])
 

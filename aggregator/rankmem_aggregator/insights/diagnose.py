@@ -42,11 +42,13 @@ SCHEMA: Final = pa.schema(
         ("sentence", pa.string()),
         ("verb", pa.string()),
         ("is_lower_bound", pa.bool_()),
+        ("peak_after_least", pa.int64()),
     ]
 )
 """The rows of the answer. bytes: by which the peak falls without it, NULL where that is not computed;
 peak_after: the peak then; evidence: a statement for ``rankmem sql``; verb: the command with the whole
-answer; is_lower_bound: whether the peak falls by at least so many bytes, to at most the peak then."""
+answer; is_lower_bound: whether the peak falls by at least so many bytes, to at most the peak then;
+peak_after_least: the peak then at least, peak_after where that is known to the byte."""
 FINDING_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -67,6 +69,7 @@ FINDING_SCHEMA: Final[Mapping[str, Any]] = MappingProxyType(
             "sentence": {"type": "string"},
             "verb": {"type": "string"},
             "is_lower_bound": {"type": "boolean"},
+            "peak_after_least": {"type": ["integer", "null"]},
         },
         "required": list(SCHEMA.names),
     }
@@ -150,7 +153,7 @@ def _answer(
     names: list[str],
 ) -> Answer:
     shown = findings[:FINDINGS_MAX]
-    rows = [asdict(each) | {"evidence": {"sql": each.evidence}} for each in shown]
+    rows = [_row(each) for each in shown]
     # That no failure was recorded tells nothing of the peak.
     told = [name for name in names if name not in reasons and name != "oom"]
     notes = [f"{number}. {_line(each)}" for number, each in enumerate(shown, 1)]
@@ -179,13 +182,19 @@ def _answer(
         certainty=max(
             (each.certainty for each in findings), key=CERTAINTIES.index, default=_of_nothing(reasons)
         ),
-        error=_error(reasons, len(names)),
+        error=_error(len(findings), reasons, len(names)),
         sentence=_sentence(findings, reasons, len(names)),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures={"cannot_tell": reasons, "num_findings": len(findings)},
         notes=tuple(notes),
         next_commands=tuple(dict.fromkeys(each.verb for each in shown)),
     )
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    least = finding.peak_after_least if finding.is_lower_bound else finding.peak_after
+    more = {"is_lower_bound": finding.is_lower_bound, "peak_after_least": least}
+    return asdict(finding) | {"evidence": {"sql": finding.evidence}} | more
 
 
 def _of_nothing(reasons: dict[str, str]) -> Certainty:
@@ -195,23 +204,31 @@ def _of_nothing(reasons: dict[str, str]) -> Certainty:
 def _sentence(findings: list[Finding], reasons: dict[str, str], num_asked: int) -> str:
     if not findings and reasons:
         told = num_asked - len(reasons)
-        return f"nothing that would lower the peak was found by {told} of {num_asked} insights"
+        return (
+            f"{told} of {num_asked} insights found nothing that would lower the peak, the others cannot tell"
+        )
     if not findings:
         return "nothing found that would lower the peak"
     return f"{counted(len(findings), 'finding')}, the first: {findings[0].sentence}"
 
 
-def _error(reasons: dict[str, str], num_asked: int) -> str:
-    certainty = "the certainty is that of the surest finding; each has its own"
-    if not reasons:
-        return certainty
-    return f"{certainty}; {len(reasons)} of {num_asked} insights cannot tell, or not all"
+def _error(num_found: int, reasons: dict[str, str], num_asked: int) -> str:
+    told = [] if not num_found else ["the certainty is that of the surest finding; each has its own"]
+    if reasons:
+        told.append(f"{len(reasons)} of {num_asked} insights cannot tell, wholly or in part")
+    return "; ".join(told)
 
 
 def _line(finding: Finding) -> str:
-    saved = ""
-    if finding.bytes is not None and finding.peak_after is not None:
-        least, most = ("at least ", "at most ") if finding.is_lower_bound else ("", "")
-        after = bytes_text(finding.peak_after)
-        saved = f"saves {least}{bytes_text(finding.bytes)} (then {most}{after}), "
-    return f"{saved}{finding.certainty}: {finding.sentence}. Do: {finding.remedy}"
+    return f"{_saved(finding)}{finding.certainty}: {finding.sentence}. Do: {finding.remedy}"
+
+
+def _saved(finding: Finding) -> str:
+    saved, after, least = finding.bytes, finding.peak_after, finding.peak_after_least
+    if saved is None or after is None:
+        return ""
+    if least is None or least == after:
+        return f"saves {bytes_text(saved)} (then {bytes_text(after)}), "
+    then = f"{bytes_text(least)} to {bytes_text(after)}"
+    why = "some of what these lines hold may be meant to stay"
+    return f"saves at least {bytes_text(saved)} (then {then}: {why}), "

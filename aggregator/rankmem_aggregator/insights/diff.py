@@ -18,6 +18,7 @@ import pyarrow as pa
 from rankmem_aggregator.insights import diff_text as words
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
 from rankmem_aggregator.insights.compare import Compared, Judged, Side, compared, equal_input, some_steps
+from rankmem_aggregator.insights.moved import Part, paired
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.quantity_text import counted
 from rankmem_protos.devices import by_weight
@@ -47,6 +48,7 @@ SCHEMA: Final = pa.schema(
         ("function", pa.string()),
         ("operator", pa.string()),
         ("module", pa.string()),
+        ("moved_from", pa.string()),
         ("base_bytes", pa.int64()),
         ("head_bytes", pa.int64()),
         ("difference_bytes", pa.int64()),
@@ -57,9 +59,10 @@ SCHEMA: Final = pa.schema(
 )
 """The rows of the answer, of the rank that changed most for the worse. what: peak (of a step), held (at the
 step's end), allocated (in it), reserved (the highest of the session), or part: the blocks at the peak that
-share category, function, operator and module. share: of base_bytes; limit_bytes: from which on it counts;
-verdict: worse, same, better, unclear (beyond a limit of the user's, but within the error); NULL where none is
-given."""
+share category, file, function, operator and module, and of base those that were these before they moved.
+moved_from: the file or function in base, where it is another one; share: of base_bytes; limit_bytes: from
+which on it counts; verdict: worse, same, better, unclear (beyond a limit of the user's, but within the
+error); NULL where none is given."""
 
 
 class Limit(NamedTuple):
@@ -122,7 +125,8 @@ def diff_of(base: Recorded, head: Recorded, limits: Mapping[str, Limit] | None =
         own = [each for each in judged if (each.rank, each.device) == worst]
         of_worst = [sides[name][worst] for name in ("base", "head")]
         rows = [_row(each) for each in own]
-        rows += _reserved(base, head, worst) + _parts(base, head, of_worst[0], of_worst[1], by)
+        parts, figures["moved"] = _parts(base, head, of_worst[0], of_worst[1], by)
+        rows += _reserved(base, head, worst) + parts
     except CannotTell as why:
         return cannot_tell("diff", head.session_id, str(why), SCHEMA, figures=figures)
     verdicts = {each.verdict for each in judged}
@@ -311,8 +315,10 @@ def _reserved(base: Recorded, head: Recorded, key: Key) -> list[dict[str, Any]]:
     return [{"what": "reserved", "rank": key[0], "device": key[1], **_bytes(figure)}]
 
 
-def _parts(base: Recorded, head: Recorded, of_base: Steps, of_head: Steps, by: str) -> list[dict[str, Any]]:
-    """What the blocks at the peak hold more or less, the largest differences first."""
+def _parts(
+    base: Recorded, head: Recorded, of_base: Steps, of_head: Steps, by: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """What the blocks at the peak hold more or less, the largest differences first; and what has moved."""
     some = [
         Steps(rows=[each.rows[i] for i in some_steps(len(each.rows), PART_STEPS_MAX)])
         for each in (of_base, of_head)
@@ -320,31 +326,30 @@ def _parts(base: Recorded, head: Recorded, of_base: Steps, of_head: Steps, by: s
     held = [_held(side, steps) for side, steps in zip((base, head), some, strict=True)]
     given = [steps.given(by) for steps in some]
     if equal_input(given[0].bytes, given[1].bytes) is None:
-        return []
+        return [], []
     nothing = [np.zeros(len(steps.rows)) for steps in some]
     found = []
-    for name in {**held[0], **held[1]}:
-        own, other = (side.get(name, none) for side, none in zip(held, nothing, strict=True))
+    pairs = paired(*held)
+    for pair in pairs:
+        own = sum((held[0][part] for part in pair.base), nothing[0])
+        other = sum((held[1][part] for part in pair.head), nothing[1])
         figure = compared(given[0], own, given[1], other)
         if abs(figure.difference) > max(ERRORS * figure.error, PART_BYTES_LEAST):
-            found.append(dict(zip(_PART, name, strict=True)) | _bytes(figure))
+            found.append(pair.name()._asdict() | {"moved_from": pair.moved_from()} | _bytes(figure))
     found.sort(key=lambda row: (-abs(row["difference_bytes"]), str(row)))
     place = {"what": "part", "rank": of_base.rows[0]["rank"], "device": of_base.rows[0]["device"]}
-    return [place | row for row in found[:PARTS_MAX]]
+    return [place | row for row in found[:PARTS_MAX]], words.moved(pairs)
 
 
-_PART: Final = ("category", "file", "function", "operator", "module")
-
-
-def _held(side: Recorded, steps: Steps) -> dict[tuple[Any, ...], Any]:
+def _held(side: Recorded, steps: Steps) -> dict[Part, Any]:
     """By what shares a group, its bytes at the peak of each of these steps."""
     points = [
         {name: row[name] for name in ("attempt", "rank", "device")} | {"seq": row["peak_seq"]}
         for row in steps.rows
     ]
     places = {row["peak_seq"]: place for place, row in enumerate(steps.rows)}
-    found: dict[tuple[Any, ...], Any] = {}
+    found: dict[Part, Any] = {}
     for row in side.ask("held_at_steps", session=side.session_id, points=json.dumps(points)).to_pylist():
-        own = found.setdefault(tuple(row[name] for name in _PART), np.zeros(len(points)))
+        own = found.setdefault(Part(*(row[name] for name in Part._fields)), np.zeros(len(points)))
         own[places[row["point_seq"]]] += row["live_bytes"]
     return found

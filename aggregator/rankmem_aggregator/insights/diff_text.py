@@ -10,6 +10,7 @@ from rankmem_aggregator.quantity_text import bytes_text, counted
 if TYPE_CHECKING:
     from rankmem_aggregator.insights.answer import Answer
     from rankmem_aggregator.insights.compare import Judged
+    from rankmem_aggregator.insights.moved import Pair
 
 WORDS: Final = {
     "peak": "peak of a step",
@@ -19,6 +20,8 @@ WORDS: Final = {
 }
 MARKS: Final = {"worse": " ⚠", "better": " ✓", "unclear": " ?"}
 PARTS_IN_MARKDOWN: Final = 6
+MOVES_MAX: Final = 6
+"""Of what has moved, in a note."""
 
 
 def change_text(num_bytes: float, base: float) -> str:
@@ -84,16 +87,38 @@ def no_overlap(rank: int, base: Any, head: Any) -> str:
     )
 
 
+def moved(pairs: Sequence[Pair]) -> list[str]:
+    """What has other names in head, each once: ``train.py -> src/train.py``."""
+    found: dict[str, None] = {}
+    for pair in pairs:
+        if pair.is_moved:
+            part, before = pair.name(), pair.moved_from() or "unknown"
+            is_file = {each.file for each in pair.base} != {each.file for each in pair.head}
+            now = (part.file if is_file else part.function) or "unknown"
+            unclear = f" (several {part.function}, which is which is not known)" if pair.is_ambiguous else ""
+            found[f"{before} -> {now}{unclear}"] = None
+    return list(found)
+
+
 def notes(figures: Mapping[str, Any]) -> list[str]:
     """Further sentences."""
     steps = f"{counted(figures['base_steps'], 'step')} of base, {figures['head_steps']:,} of head"
-    return [f"compared {steps}, after warm-up; parts are those of the peak, without line numbers"]
+    found = [f"compared {steps}, after warm-up; parts are those of the peak, without line numbers"]
+    own = figures["moved"]
+    if own:
+        more = f" and {len(own) - MOVES_MAX} more" if len(own) > MOVES_MAX else ""
+        found.append(
+            f"moved or renamed: {', '.join(own[:MOVES_MAX])}{more}; told by category, operator and module, "
+            "and by the function or the file"
+        )
+    return found
 
 
 def part_text(row: Mapping[str, Any]) -> str:
     """Where the bytes of a part are from: category, function, operator and module, as far as known."""
     place = " ".join(filter(None, (row["file"], row["function"])))
-    return " · ".join(filter(None, (row["category"], place, row["operator"], row["module"])))
+    before = row["moved_from"] and f"before: {row['moved_from']}"
+    return " · ".join(filter(None, (row["category"], place, before, row["operator"], row["module"])))
 
 
 def markdown(answer: Answer) -> str:

@@ -252,6 +252,30 @@ def gradients_let_go(step: Step, lives: Lives) -> Lives:
     return edited.and_more(np.full(len(alone), late), ends, lives.bytes[alone], of[alone])
 
 
+def _made_again(step: Step, lives: Lives, made: Array) -> Array:
+    """The gradients, and what is added to them, of a step that accumulates gradients itself; else nothing.
+
+    They come with the first part and stay, or come and go with each, as they do in smaller parts. A step
+    accumulates if backward makes most of its gradients again, and what it makes then is gone before it ends.
+
+    Args:
+        made: gradients that backward made in the step.
+    """
+    in_backward = (lives.born > step.window.begin) & (step.phase[lives.of] == "backward")
+    names = np.stack([step.call_of[lives.of].astype(np.float64), lives.bytes], axis=1)
+    _, which = np.unique(names[in_backward], axis=0, return_inverse=True)
+    after = lives.born[lives.born > lives.born[in_backward].max(initial=step.window.begin)]
+    ends = after.min(initial=step.window.end)
+    stays = lives.died[in_backward] > ends
+    lasting = np.bincount(which[made[in_backward] & stays], minlength=which.max(initial=0) + 1)
+    brief = np.bincount(which[~stays], minlength=len(lasting))
+    again = (lasting > 0) & (brief >= lasting)
+    found = np.zeros(len(made), bool)
+    if 2 * again.sum() > (lasting > 0).sum():
+        found[in_backward] = again[which]
+    return found
+
+
 def _added_to(step: Step, lives: Lives, stays: Array) -> tuple[list[int], list[int]]:
     """What backward makes and adds to gradients that stay, and those of these of which it is not known.
 
@@ -304,9 +328,12 @@ def accumulated(count: int) -> Edit:
         constant = is_of_model(step.window.category, step.window.phase)[of]
         older = lives.born <= step.window.begin
         backward = gradient & (step.phase[of] == "backward")
-        made = backward & ~older
         if not backward.any():
             return lives
+        made = backward & ~older
+        again = _made_again(step, lives, made)
+        constant[again] = True
+        made &= ~again
         constant[_added_to(step, lives, backward & older & (lives.died >= NEVER))[0]] = True
         births = np.sort(lives.born[lives.born > step.window.begin])
         place = np.searchsorted(births, lives.born, side="right") + BUCKET_BIRTHS

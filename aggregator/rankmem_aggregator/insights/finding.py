@@ -27,7 +27,7 @@ class Finding:
     bytes: int | None
     """By which the peak falls without it; None where that was not computed."""
     peak_after: int | None
-    """The peak then."""
+    """The peak then, at most."""
     certainty: Certainty
     evidence: str
     """SQL that shows it."""
@@ -35,8 +35,13 @@ class Finding:
     sentence: str
     verb: str
     """The command that has the whole answer."""
-    is_lower_bound: bool = False
-    """Whether the peak falls by at least so much, to at most the peak then."""
+    peak_after_least: int | None = None
+    """The peak then at least, where it is not known to the byte; None: it is ``peak_after``."""
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the peak falls by at least so much, to at most the peak then."""
+        return self.peak_after_least is not None and self.peak_after_least != self.peak_after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

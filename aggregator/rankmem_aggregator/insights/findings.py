@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
 from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
 from rankmem_aggregator.insights.fragmentation import fragmentation_of
@@ -36,8 +38,8 @@ EARLY_SHARE: Final = 1.03
 def failures(question: Question) -> Found:
     """The first allocation that failed."""
     answer = oom_of(question.ask, question.session_id, events_max=question.events_max)
-    if answer.verdict == "fine":
-        return Found()
+    if "rank" not in answer.figures:
+        return _nothing(answer)
     figures, rows = answer.figures, answer.rows.to_pylist()
     is_told = answer.verdict == "finding"
     best = next((row for row in rows if row["runs"]), None) if figures.get("remedy") is not None else None
@@ -74,9 +76,9 @@ def early_peak(question: Question) -> Found:
     steps = [row for row in steps if tuple(row[name] for name in ("attempt", "rank", "device")) == place]
     steps.sort(key=lambda row: row["ended_ns"])
     if len(steps) < WARM_UP_STEPS + STEPS_LEAST:
-        few = counted(len(steps), "step")
+        few = counted(len(steps), "step") if steps else "no steps"
         return Found(
-            cannot_tell=f"{few} of rank {top['rank']} recorded: which of them are steady is not known"
+            cannot_tell=f"{few} of rank {top['rank']} recorded: where the steady ones begin is not known"
         )
     steady = max(row["peak_bytes"] for row in steps[WARM_UP_STEPS:])
     whole, began = top["peak_requested_bytes"], steps[WARM_UP_STEPS - 1]["ended_ns"]
@@ -138,7 +140,7 @@ def leaks(question: Question) -> Found:
         return _nothing(answer)
     top = answer.rows.to_pylist()[0]
     place = (top["attempt"], top["rank"], top["device"])
-    before, after = _peak_without_leaks(question, place)
+    before, least, after = _peak_without_leaks(question, place)
     others = sum(row["verdict"] in ("leaks", "grows") for row in answer.rows.to_pylist()) - 1
     more = f", and {counted(others, 'more place')}" if others else ""
     finding = Finding(
@@ -146,6 +148,7 @@ def leaks(question: Question) -> Found:
         rank=top["rank"],
         bytes=before - after,
         peak_after=after,
+        peak_after_least=least,
         certainty=answer.certainty or "suspected",
         evidence=_sql(
             "SELECT step, device, end_bytes, end_growth_bytes FROM step_total({session}, of_rank := {rank}) "
@@ -156,38 +159,42 @@ def leaks(question: Question) -> Found:
         remedy=f"let go of what {place_text(top)} keeps{more}",
         sentence=answer.sentence,
         verb=f"rankmem leaks --rank {top['rank']}",
-        is_lower_bound=True,  # what the lines held when they began to grow stays: some of it may be meant to
     )
     return Found(findings=(finding,))
 
 
-def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tuple[int, int]:
-    """The peak of a device of a rank, and what it would be without what its leaking lines had added.
+def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tuple[int, int, int]:
+    """The peak of a device of a rank; and without its leaks what it would be at least, and at most.
 
-    Each step's peak falls by what they had added up to the step before, which was alive throughout.
+    At most: each step's peak falls by what the leaking lines had added up to the step before, which was alive
+    throughout; what they held when they began to grow, and what they keep of the step itself, may be meant to
+    be there. At least: it falls by all that outlives a step of what grows, that step's own with it.
     """
     of_rank = {"session": question.session_id, "rank": place[1]}
     tracks = question.ask("step_tracks", **of_rank).to_pylist()
     numbers = next(row["steps"] for row in tracks if (row["attempt"], row["rank"]) == place[:2])
     changes = question.ask("held_after_steps", **of_rank)
-    added = [0] * (len(numbers) + 1)
+    added, held = np.zeros(len(numbers), np.int64), np.zeros(len(numbers), np.int64)
     for group in growing(question.ask, of_rank, changes, {place[:2]: numbers}):
-        if group.track == place and matters(group):
-            level = int(group.series[max(group.trend.first - 1, 0)])
-            for index, held in enumerate(group.series.tolist()):
-                added[index + 1] += max(int(held) - level, 0)
+        if group.track != place or group.trend.growth != "leak":
+            continue
+        before = np.append(0, group.series[:-1])
+        held += np.maximum(before, group.series)
+        if matters(group):
+            added += np.maximum(before - int(group.series[max(group.trend.first - 1, 0)]), 0)
     peaks = question.ask("peak", **of_rank, attempt=place[0]).to_pylist()
-    whole = max(row["peak_requested_bytes"] for row in peaks if row["device"] == place[2])
+    whole = int(max(row["peak_requested_bytes"] for row in peaks if row["device"] == place[2]))
     steps = question.ask("steps", **of_rank).to_pylist()
     own = {
         row["step"]: row["peak_bytes"]
         for row in steps
         if (row["attempt"], row["rank"], row["device"]) == place
     }
-    inside = [(own[number], own[number] - added[at]) for at, number in enumerate(numbers) if number in own]
-    highest = max((peak for peak, _ in inside), default=0)
-    after = max((peak for _, peak in inside), default=whole)
-    return whole, after if highest == whole else whole
+    inside = [(own[number], at) for at, number in enumerate(numbers) if number in own]
+    if max((peak for peak, _ in inside), default=0) != whole:
+        return whole, whole, whole
+    least = max(0, *(peak - int(held[at]) for peak, at in inside))
+    return whole, least, max(peak - int(added[at]) for peak, at in inside)
 
 
 def imbalance(question: Question) -> Found:
@@ -234,12 +241,14 @@ def beyond_pytorch(question: Question) -> Found:
     is_foreign = figures["finding"] == "other_processes"
     others = figures["other_processes_bytes"] if is_foreign else None
     remedy = "end the other processes on that device" if is_foreign else "rankmem peak --by component"
+    # Of what is not the ranks' a part may be the driver's own.
+    certainty = "suspected" if is_foreign else answer.certainty or "suspected"
     finding = Finding(
         kind="other_processes" if is_foreign else "unexplained",
         rank=figures["rank"],
         bytes=others,
         peak_after=None if others is None else figures["used_bytes"] - others,
-        certainty=answer.certainty or "suspected",
+        certainty=certainty,
         evidence=_sql(
             "SELECT time_ns, app_reserved_bytes, known_bytes, app_bytes, device_used_bytes FROM app_curve "
             "WHERE session_id = {session} AND rank = {rank} ORDER BY device, seq",

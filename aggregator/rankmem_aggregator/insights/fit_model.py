@@ -17,6 +17,7 @@ from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
 from rankmem_aggregator.insights.laws import Model, of_one, of_two
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.settings import Settings
+from rankmem_aggregator.insights.windows import refuse_without_phases
 
 TWO_SIZES_SHARE: Final = 0.01
 ONE_SIZE_SHARES: Final = (0.2, 0.01)
@@ -66,6 +67,7 @@ class Fitted:
             self.model(one.size).refuse()
         if len(self.recorded) > 1:
             return
+        refuse_without_phases(self.recorded[0].window)
         if self.what == "length":
             raise CannotTell(
                 "steps of one length were recorded: what grows with its square cannot be told from what "

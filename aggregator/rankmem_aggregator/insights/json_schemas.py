@@ -44,7 +44,7 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     "diagnose": _figures("num_findings", cannot_tell=pa.map_(pa.string(), pa.string())),
     "diff": _figures(
         "num_ranks base_steps head_steps", "base head input", base_input_bytes=_INTS, head_input_bytes=_INTS,
-        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS,
+        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS, moved=_TEXTS,
     ),
     "fit": _figures(
         "attempt rank num_sizes num_blocks num_matched total_bytes usable_bytes largest_size "
@@ -67,8 +67,8 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         shares=pa.map_(pa.string(), pa.float64()),
     ),
     "leaks": _figures(
-        "num_leaks num_ranks least_steps_looked_at steps_left steps_left_low steps_left_high usable_bytes "
-        "full_rank",
+        "num_leaks num_negligible num_ranks least_steps_looked_at steps_left steps_left_low steps_left_high "
+        "usable_bytes full_rank",
         "full_device",
         devices=pa.list_(pa.struct(_figures(
             "attempt rank peak_bytes usable_bytes steps_left steps_left_low steps_left_high",

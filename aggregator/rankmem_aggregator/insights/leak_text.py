@@ -18,6 +18,9 @@ NO_BLOCKS: Final = (
     "no blocks are recorded that outlive a step, only totals at best, so no line can be named; rankmem steps "
     "shows whether the total grows"
 )
+AHEAD_STEPS: Final = 10_000
+NEGLIGIBLE_BYTES: Final = 1 << 20
+"""What grows less than this in :data:`AHEAD_STEPS` steps is no finding."""
 NOTED_MAX: Final = 3
 """Lines that stopped growing, and caches, which are named; the rows have all."""
 _ENDS: Final = {
@@ -52,9 +55,13 @@ def place(row: Mapping[str, Any]) -> str:
 
 def sentence(leaking: Sequence[Row], figures: Mapping[str, Any]) -> str:
     """The answer in one sentence."""
-    ranks = counted(figures["num_ranks"], "rank")
     if not leaking:
-        return f"no leak found: no line's memory keeps growing from step to step ({ranks} checked)"
+        what = "no line's memory keeps growing from step to step"
+        if figures["num_negligible"]:
+            what = (
+                f"what keeps growing adds less than {bytes_text(NEGLIGIBLE_BYTES)} in {AHEAD_STEPS:,} steps"
+            )
+        return f"no leak found: {what} ({counted(figures['num_ranks'], 'rank')} checked)"
     verb = "leaks" if all(row["verdict"] == "leaks" for row in leaking) else "grows"
     top = leaking[0]
     attempts = {row["attempt"] for row in leaking}
@@ -123,9 +130,9 @@ def _graph(rows: Sequence[Row]) -> list[str]:
     if not own:
         return []
     modules = sorted({row["module"].partition(".")[0] for row in own if row["module"]})
-    of = f" of {', '.join(modules[:NOTED_MAX])}" if modules else ""
+    of = f" in {', '.join(modules[:NOTED_MAX])}" if modules else ""
     return [
-        f"an autograd graph{of} is being kept alive: {len(own)} lines each keep blocks from the same steps. "
+        f"an autograd graph is being kept alive: {len(own)} places{of} each keep blocks from the same steps. "
         "Something holds the loss or an output: keep loss.item() or output.detach() instead"
     ]
 

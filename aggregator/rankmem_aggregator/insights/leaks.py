@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from rankmem_aggregator.insights import leak_text
 from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
 from rankmem_aggregator.insights.capacity import usable_bytes
+from rankmem_aggregator.insights.leak_text import AHEAD_STEPS, NEGLIGIBLE_BYTES
 from rankmem_aggregator.insights.trend import Trend, grows_only_in, is_long_enough, trend_of, warm_up
 from rankmem_protos.devices import HOST_MEMORY
 
 CERTAIN_STEPS: Final = 60
 """Below so many steps a cache that fills at random still looks like a leak, in 1 of 5 series of 30 steps."""
-AHEAD_STEPS: Final = 10_000
-NEGLIGIBLE_BYTES: Final = 1 << 20
-"""What grows less than this in :data:`AHEAD_STEPS` steps is no finding."""
 GRAPH_GROUPS_LEAST: Final = 3
 """So many lines or operators of forward that grow in the same steps are a graph that is kept."""
 
@@ -319,6 +317,7 @@ def _answer(session_id: str, rows: pa.Table, seen: Seen, devices: list[dict[str,
     looked_at = min(len(steps) - warm_up(len(steps)) for steps in judged.values())
     figures = {
         "num_leaks": len(leaking),
+        "num_negligible": sum(row["verdict"] == "negligible" for row in rows.to_pylist()),
         "num_ranks": len({rank for _, rank in judged}),
         "least_steps_looked_at": looked_at,
         **_forecast(devices),

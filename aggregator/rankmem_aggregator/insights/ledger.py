@@ -32,6 +32,8 @@ FINDING_SHARE: Final = 0.05
 """Of what is used: unexplained or other processes' bytes from here on are a finding."""
 FINDING_DEVICE_SHARE: Final = 0.02
 """Of the whole device: less is none, since a driver holds some hundreds of MiB for itself."""
+DRIVER_BYTES: Final = 1 << 30
+"""The same of what is not the ranks', where the size of the device is not known: 2 % of 50 GiB."""
 APART_NS_MAX: Final = 2_000_000_000
 """Samples come about once a second; parts further apart leave the answer suspected."""
 SAME_ROUND_NS: Final = 500_000_000
@@ -329,9 +331,10 @@ def _others(processes: Sequence[Row], rows: Sequence[Row]) -> tuple[int | None, 
 
 def _finding(figures: Row) -> str | None:
     """The part that is a finding; None for none."""
-    of_used = FINDING_SHARE * (figures["used_bytes"] or 0)
-    least = max(of_used, FINDING_DEVICE_SHARE * (figures["device_total_bytes"] or 0))
-    for part in ("other_processes", "unexplained"):
+    of_used, total = FINDING_SHARE * (figures["used_bytes"] or 0), figures["device_total_bytes"]
+    of_device = FINDING_DEVICE_SHARE * (total or 0)
+    for part, of_driver in (("other_processes", DRIVER_BYTES), ("unexplained", 0)):
+        least = max(of_used, of_driver if total is None else of_device)
         size = figures[f"{part}_bytes"]
         if size is not None and size >= least > 0:
             return part

@@ -78,6 +78,8 @@ def oom_of(
     """
     failures = ask("oom", session=session_id, rank=rank).to_pylist()
     if not failures and number == 1:
+        if not ask("allocator_devices", session=session_id, rank=rank, attempt=None).num_rows:
+            return cannot_tell("oom", session_id, text.NOTHING_RECORDED, SCHEMA)
         return Answer(
             question="oom",
             session_id=session_id,

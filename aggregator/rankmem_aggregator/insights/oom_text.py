@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rankmem_aggregator.insights.fragmentation_text import NOT_ON_DEVICES
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
 Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
+
+NOTHING_RECORDED: Final = "nothing of an allocator was recorded, so none of its failures was"
 
 
 def request(figures: Figures) -> str:

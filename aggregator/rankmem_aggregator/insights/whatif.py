@@ -23,7 +23,14 @@ from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.fit_sizes import steady
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.sharding import sharded
-from rankmem_aggregator.insights.windows import NEVER, Place, place_of, read_window, step_sizes
+from rankmem_aggregator.insights.windows import (
+    NEVER,
+    Place,
+    place_of,
+    read_window,
+    refuse_without_phases,
+    step_sizes,
+)
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNKS: Final = 8
@@ -44,6 +51,7 @@ SCHEMA: Final = pa.schema(
         ("what", pa.string()),
         ("saved_bytes", pa.int64()),
         ("peak_after_bytes", pa.int64()),
+        ("peak_after_least_bytes", pa.int64()),
         ("phase_after", pa.string()),
         ("costs", pa.string()),
         ("is_measured", pa.bool_()),
@@ -51,8 +59,10 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """The rows of the answer: single remedies, what saves most first; with fit_bytes also the set of fewest
-changes that fits, before them. remedy: short names, joined by " + "; phase_after: in which the peak is then;
-is_measured: whether the edit was held against trainings with the change; fits: NULL without fit_bytes."""
+changes that fits, before them. remedy: short names, joined by " + "; peak_after_least_bytes: less than
+peak_after_bytes, which is then the most, where the recording does not tell when a block is let go of;
+phase_after: in which the peak is then, at most; is_measured: whether the edit was held against trainings with
+the change; fits: NULL without fit_bytes, or where that depends on what the recording does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +76,8 @@ class Remedy:
     is_measured: bool = True
     rivals: str = ""
     """A word for what it excludes: two remedies with the same are never tried together."""
+    least: Edit | None = None
+    """What it does at the best, where the recording leaves that open; None: the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +106,9 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
         sizes = step_sizes(ask, place)
         named = [size for size in sizes if size.is_named]
         chosen = max(steady(sizes), key=lambda size: size.to_seq, default=named[-1])
-        step = Step.of_window(read_window(ask, place, chosen))
+        window = read_window(ask, place, chosen)
+        refuse_without_phases(window)
+        step = Step.of_window(window)
     except CannotTell as reason:
         return cannot_tell("whatif", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
     weights = {
@@ -184,6 +198,7 @@ def _checkpoints(step: Step) -> Iterator[Remedy]:
             what=f"checkpoint {family[0]} … {family[-1]}",
             costs="their forward twice",
             edit=checkpointed(family),
+            least=checkpointed(family, soonest=True),
         )
 
 
@@ -207,16 +222,28 @@ def _row(
     step: Step, chosen: Sequence[Remedy], lives: Lives, peak: float, usable: int | None
 ) -> dict[str, Any]:
     after, at = lives.peak()
+    least = _least(step, chosen, after)
     return {
         "remedy": " + ".join(each.name for each in chosen),
         "what": "; ".join(each.what for each in chosen),
         "saved_bytes": round(peak - after),
         "peak_after_bytes": round(after),
+        "peak_after_least_bytes": round(least),
         "phase_after": _phase(step, lives, at),
         "costs": "; ".join(dict.fromkeys(each.costs for each in chosen)),
         "is_measured": all(each.is_measured for each in chosen),
-        "fits": None if usable is None else after <= usable,
+        "fits": None if usable is None or least <= usable < after else after <= usable,
     }
+
+
+def _least(step: Step, chosen: Sequence[Remedy], most: float) -> float:
+    """The peak after the remedies at the best."""
+    if not any(each.least for each in chosen):
+        return most
+    lives = step.lives()
+    for each in chosen:
+        lives = (each.least or each.edit)(step, lives)
+    return min(lives.peak()[0], most)
 
 
 def _phase(step: Step, lives: Lives, at: float) -> str:

@@ -10,6 +10,7 @@ from rankmem_aggregator.quantity_text import bytes_text, counted
 Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
 
+OUTSIDE: Final = "outside of forward, backward and the optimizer's step"
 NOT_MEASURED: Final = "not held against a training with the change"
 
 
@@ -25,8 +26,9 @@ def sentence(name: str, first: Row, figures: Figures) -> str:
         return _fitting(name, first, figures, peak)
     if first["saved_bytes"] <= 0:
         return f"no remedy lowers the peak of a step on {name}, {peak}"
-    saved, after = bytes_text(first["saved_bytes"]), bytes_text(first["peak_after_bytes"])
-    return f"{first['what']} saves {saved} of the peak of a step on {name}: {after} instead of {peak}"
+    saved, least = bytes_text(first["saved_bytes"]), "at least " if _is_open(first) else ""
+    what = f"{first['what']} saves {least}{saved} of the peak of a step on {name}"
+    return f"{what}: {_after(first)} instead of {peak}"
 
 
 def _fitting(name: str, first: Row, figures: Figures, peak: str) -> str:
@@ -34,11 +36,22 @@ def _fitting(name: str, first: Row, figures: Figures, peak: str) -> str:
     if figures["fits_as_it_is"]:
         return f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
     if figures["smallest_set"] is None:
-        return f"no set of measured remedies brings the peak of a step on {name}, {peak}, into {usable}"
-    after = bytes_text(first["peak_after_bytes"])
+        peak_of = f"the peak of a step on {name}, {peak}"
+        return f"no set of measured remedies is sure to bring {peak_of}, into {usable}"
     return (
-        f"to fit in {usable} on {name}: {first['what']}; the peak of a step is then {after} instead of {peak}"
+        f"to fit in {usable} on {name}: {first['what']}; the peak of a step is then {_after(first)} "
+        f"instead of {peak}"
     )
+
+
+def _is_open(row: Row) -> bool:
+    return bool(row["peak_after_least_bytes"] < row["peak_after_bytes"])
+
+
+def _after(row: Row) -> str:
+    """The peak then, with the least where that is not known."""
+    most = bytes_text(row["peak_after_bytes"])
+    return f"{bytes_text(row['peak_after_least_bytes'])} to {most}" if _is_open(row) else most
 
 
 def error(first: Row) -> str:
@@ -48,20 +61,27 @@ def error(first: Row) -> str:
     if "fsdp" in first["remedy"]:
         return "within 5 % where FSDP was tried"
     found = "within 1 % where it was tried; bytes that are requested, without fragmentation"
-    if "checkpoint" in first["remedy"] and first["phase_after"] == "forward":
-        return f"{found}; with its peak in forward a checkpoint was up to 5 % over"
+    if _is_open(first):
+        return f"{found}; from least to most by when within its forward a checkpoint lets go of a block"
     return found
+
+
+def _short(row: Row) -> str:
+    """The name of a remedy; of a checkpoint with what is under it, as there may be several."""
+    return str(row["what"] if row["remedy"].startswith("checkpoint") else row["remedy"])
 
 
 def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     """What to know of the table."""
+    phase = figures["peak_phase"]
+    where = OUTSIDE if phase == "other" else f"in {phase}"
     found = [
-        f"the peak of step {figures['step']} is in {figures['peak_phase']}, of "
-        f"{counted(figures['num_blocks'], 'block')}; each peak is recomputed, since it moves"
+        f"the peak of step {figures['step']} is {where}, of {counted(figures['num_blocks'], 'block')}; "
+        "each peak is recomputed, since it moves"
     ]
     if not figures["is_steady"]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
-    idle = [row["remedy"] for row in rows if row["saved_bytes"] <= 0]
+    idle = [_short(row) for row in rows if row["saved_bytes"] <= 0]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
     if not all(row["is_measured"] for row in rows):

@@ -254,6 +254,15 @@ def has_backward(window: Window) -> bool:
     return "backward" in window.phase
 
 
+def refuse_without_phases(window: Window) -> None:
+    """Raises CannotTell where nothing shows which blocks follow from the input, as in profilers' traces."""
+    if not any(each in COMPUTING for each in window.phase):
+        raise CannotTell(
+            f"no block of {window.place.name} is known to be of forward or backward: what grows with the "
+            "batch, and what a remedy would change, is not known"
+        )
+
+
 def are_parameters(window: Window) -> Array:
     """Which blocks are parameters."""
     return np.array([each == "parameter" for each in window.category], bool)

@@ -400,8 +400,8 @@ def imbalance() -> list[Column]:
     ]
 
 
-def diff() -> list[Column]:
-    """Columns of ``rankmem diff``."""
+def diff(*, with_moves: bool) -> list[Column]:
+    """Columns of ``rankmem diff``, if wanted with the names in base of files and functions that moved."""
     return [
         text("what", "what", importance=0),
         number("rank", "rank", importance=1),
@@ -413,6 +413,8 @@ def diff() -> list[Column]:
         text("category", "category", importance=4),
         text("operator", "operator", importance=3),
         text("function", "function", importance=2),
+        path("file", "file", importance=1),
+        *([path("moved from", "moved_from", importance=2)] if with_moves else ()),
         text("module", "module", importance=1),
     ]
 
@@ -478,11 +480,12 @@ def fit(what: str) -> list[Column]:
     ]
 
 
-def whatif() -> list[Column]:
-    """Columns of ``rankmem whatif``."""
+def whatif(*, with_least: bool) -> list[Column]:
+    """Columns of ``rankmem whatif``; with the least that the peak may be then, where that is not the most."""
     return [
         size("saves", "saved_bytes", importance=9),
-        size("peak then", "peak_after_bytes", importance=8),
+        *([size("then at least", "peak_after_least_bytes", importance=7)] if with_least else ()),
+        size("then at most" if with_least else "peak then", "peak_after_bytes", importance=8),
         text("what", "what", importance=0),
         text("in", "phase_after", importance=3),
         text("costs", "costs", importance=4),
@@ -500,8 +503,9 @@ def diagnose() -> list[Column]:
     return [
         text("finding", "kind", importance=0),
         number("rank", "rank", importance=6),
-        size("saves", "bytes", importance=9),
-        size("peak then", "peak_after", importance=8),
+        size("saves at least", "bytes", importance=9),
+        size("peak then at least", "peak_after_least", importance=4),
+        size("at most", "peak_after", importance=8),
         text("certainty", "certainty", importance=7),
         text("more", "verb", importance=5),
     ]

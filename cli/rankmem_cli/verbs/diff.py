@@ -117,7 +117,8 @@ def _show(answer: object, titles: list[str], output: DiffFormat) -> None:
         for side, title in zip(("base", "head"), titles, strict=True):
             note(f"{side}: {title}")
     of = {DiffFormat.JSON: Format.JSON, DiffFormat.CSV: Format.CSV}.get(output, Format.TABLE)
-    show_insight(answer, columns.diff(), output=of)
+    has_moved = any(row["moved_from"] for row in answer.rows.to_pylist())
+    show_insight(answer, columns.diff(with_moves=has_moved), output=of)
 
 
 def _limits(texts: list[str]) -> dict[str, Limit]:

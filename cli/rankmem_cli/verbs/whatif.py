@@ -48,7 +48,11 @@ def whatif(
         lambda queries, facts: queries.whatif(
             facts.session_id, fit_bytes=None if fit is None else parse_size(fit), ranks=ranks, rank=rank
         ),
-        lambda answer: columns.whatif(),
+        lambda answer: columns.whatif(
+            with_least=any(
+                row["peak_after_least_bytes"] < row["peak_after_bytes"] for row in answer.rows.to_pylist()
+            )
+        ),
         output=output,
         fail_on=fail_on,
     )

@@ -25,14 +25,13 @@ WITH sample AS (
     SELECT
         coalesce(d.uuid, concat(s.host_uid, ' ', a.device)) AS place,
         d.uuid IS NOT NULL AS has_uuid,
-        h.host_name,
+        s.host_uid,
         s.ended_ns,
         a.*,
         a.time_ns - coalesce(s.offset_ns, 0) - f.first_ns AS after_first_ns
     FROM app_curve AS a
     LEFT JOIN device_info AS d USING (session_id, attempt, rank, device)
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-    LEFT JOIN host_info AS h ON s.host_uid = h.host_uid
     LEFT JOIN (
         SELECT session_id, attempt, rank, device, min(first_ns) AS first_ns
         FROM memory_bucket
@@ -82,7 +81,7 @@ chosen AS (
         s.attempt,
         s.rank,
         s.device,
-        any_value(s.host_name) AS host_name,
+        any_value(s.host_uid) AS host_uid,
         f.at_ns,
         -- Some recordings have rows of the process and rows of the device.
         coalesce(
@@ -133,4 +132,5 @@ SELECT
     device_used_bytes,
     device_total_bytes
 FROM chosen
+LEFT JOIN host_info USING (host_uid)
 ORDER BY place, at_ns, attempt, rank, device;

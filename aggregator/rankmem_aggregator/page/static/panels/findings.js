@@ -36,8 +36,8 @@ export function findingsPanel(root) {
 
 function finding(row) {
   const [name, view] = KINDS[row.kind] ?? [row.kind, "trust"];
-  const [least, most] = row.is_lower_bound ? ["at least ", "at most "] : ["", ""];
-  const saved = row.bytes === null ? "" : `saves ${least}${units.bytes(row.bytes)}, then ${most}${units.bytes(row.peak_after)}; `;
+  const [least, from] = row.is_lower_bound ? ["at least ", `${units.bytes(row.peak_after_least)} to `] : ["", ""];
+  const saved = row.bytes === null ? "" : `saves ${least}${units.bytes(row.bytes)}, then ${from}${units.bytes(row.peak_after)}; `;
   return el(
     "li",
     {},
