@@ -1,9 +1,9 @@
 """Runs one of steady_trainings in its own process: what a block's twin says, held against what was seen.
 
 ``python shadowed.py [TRAINING ...]`` prints the comparison of each. A twin is the block of an earlier step
-that the tap found to be like it (rankmem_ship.parts). What a part says is seen twice: as it is learned, and in
-the first step that is like it, since the first batch of a line has no category yet. From the third on it is
-held against what was seen.
+that the tap found to be like it (rankmem_ship.parts). What a part says is seen twice: as it is learned, and
+in the first step that is like it, since the first batch of a line has no category yet. From the third on it
+is held against what was seen.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ ids count from 1 for each type. The reader stops at an entry that is cut short o
 
 All integers are little-endian.
 
-Version 6 has PART records and the outcome AUTO, version 5 ROUNDING records, version 4 DETAIL records, version 3
-EVIDENCE records; all else is as in version 2. All are still read.
+Version 6 has PART records and the outcome AUTO, version 5 ROUNDING records, version 4 DETAIL records, version
+3 EVIDENCE records; all else is as in version 2. All are still read.
 """
 
 from __future__ import annotations
