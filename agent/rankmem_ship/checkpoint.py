@@ -31,11 +31,11 @@ RESERVE_BYTES_MIN: Final = 256 << 10
 """The least that is reserved for the next checkpoint; 2,000 live blocks take half of it."""
 RESERVE_FACTOR: Final = 2
 """Times the size of the last checkpoint: how much more may be live by then."""
-CHECKPOINT_VERSION: Final = 6
+CHECKPOINT_VERSION: Final = 7
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",
-    "lines", "steps",
+    "tags", "lines", "steps",
 )  # fmt: skip
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")

@@ -45,6 +45,39 @@ def test_a_block_freed_in_its_call_is_temporary(story: Story) -> None:
         assert last(told) == {"scratch": "temporary", "output": "activation"}
 
 
+def test_a_tag_within_the_call_that_made_the_block_holds_wherever_the_log_is_cut(story: Story) -> None:
+    with story.call(BACKWARD, node=7):
+        story.alloc("freed in the call")
+        story.tag(Category.PARAMETER, "freed in the call")
+        story.alloc("freed after it")
+        story.tag(Category.GRADIENT, "freed after it")
+        story.tag(Category.PARAMETER, "freed after it")
+        story.alloc("from its tag on")
+        here = story.tag(Category.PARAMETER, "from its tag on", since_alloc=False)
+        story.alloc("told by the user")
+        story.tag(Category.KV_CACHE, "told by the user", by_user=True)
+        story.free("freed in the call")
+    story.free("freed after it")
+    for told in everywhere(story):
+        assert last(told) == {
+            "freed in the call": "parameter",
+            "freed after it": "parameter",
+            "from its tag on": "parameter",
+            "told by the user": "kv_cache",
+        }
+        assert told["from its tag on"].at(here - 1) == "autograd_detail"
+
+
+def test_a_tag_within_a_call_does_not_reach_the_next_block_at_its_address(story: Story) -> None:
+    with story.call(BACKWARD, node=7):
+        story.alloc("first", address=4096)
+        story.tag(Category.PARAMETER, "first")
+        story.free("first")
+        story.alloc("second", address=4096)
+    for told in everywhere(story):
+        assert last(told) == {"first": "parameter", "second": "autograd_detail"}
+
+
 def test_in_backward_a_block_freed_within_its_node_is_temporary_though_its_call_has_ended(
     story: Story,
 ) -> None:

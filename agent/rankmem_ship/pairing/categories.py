@@ -28,7 +28,7 @@ from rankmem_ship.pairing.categories_rules import Source, by_rules, of_calls, of
 from rankmem_ship.pairing.categories_tags import blocks_at
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.rounds import NEVER, first_after
-from rankmem_ship.pairing.state import ABSENT, Array, PairingState, joined, rows_at
+from rankmem_ship.pairing.state import ABSENT, TAG_DTYPE, Array, PairingState, joined, rows_at
 from rankmem_ship.pairing.texts import Texts
 from rankmem_ship.spool_reader.segments import named
 
@@ -57,6 +57,8 @@ class Resolved:
 
     known: Array
     """CATEGORY_DTYPE, PairingState.categories after the batch."""
+    tags: Array
+    """TAG_DTYPE, PairingState.tags after it."""
     lines: Array
     """LINE_DTYPE, PairingState.lines after it."""
     initial: Array
@@ -87,7 +89,7 @@ def resolve(
     num_old, table = len(known), joined([known, due])
     places = _places(batch.blocks, table["allocation_id"])
     sent = table["category"][:num_old].copy()
-    tags = _tags(batch, devices, places)
+    tags, waiting = _tags(before.tags, batch, devices, table)
     if infers:
         _find_temporaries(table, batch, places)
         _find_gradients(table, batch, places)
@@ -95,14 +97,15 @@ def resolve(
         find_setup(table, batch, places)
         find_results(table, batch, places)
         lines = find_inputs(table, batch, places, lines, tags.row)
-    record = _apply(table, tags)
+    last = _apply(table, tags)
     initial = table["category"][num_old:].copy()
     differs = np.flatnonzero(table["category"][:num_old] != sent)
-    changes = _changes(table, batch, places, differs, record)
-    later = _later_changes(table, batch, places, tags)
+    changes = _changes(table, batch, places, differs, _told(batch, tags, last[differs]))
+    later = _later_changes(table, tags)
     changes = joined([changes, later])
     return Resolved(
         known=_still_alive(table, batch, places),
+        tags=waiting,
         lines=lines,
         initial=initial,
         changes=rows_at(changes, np.argsort(changes["seq"], kind="stable")),
@@ -185,89 +188,106 @@ def _find_gradients(table: Array, batch: Batch, places: Array) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tags:
-    """The TAG records of a batch whose block is known, in order of the log."""
+    """Those of blocks whose row goes out now or went out before, in order of the log."""
 
-    record: Array
-    """Index of the record."""
+    table: Array
+    """TAG_DTYPE."""
     row: Array
-    """Row of the table."""
-    category: Array
-    source: Array
-    since_alloc: Array
-    """bool: the block has meant this since it was allocated."""
-    frozen: Array
-    """bool: a parameter that wants no gradient."""
+    """Row of the blocks' table."""
 
 
-def _tags(batch: Batch, devices: Array, places: Array) -> _Tags:
+def _tags(before: Array, batch: Batch, devices: Array, table: Array) -> tuple[_Tags, Array]:
+    """The tags, and TAG_DTYPE of those whose block still waits for its row.
+
+    Args:
+        before: TAG_DTYPE, those that waited for it before the batch.
+        table: CATEGORY_DTYPE, the blocks.
+    """
+    tags = joined([before, _tagged(batch, devices)])
+    order = np.argsort(table["allocation_id"])
+    place = np.searchsorted(table["allocation_id"][order], tags["allocation_id"])
+    row = np.append(order, ABSENT)[place]
+    row[np.append(table["allocation_id"], ABSENT)[row] != tags["allocation_id"]] = ABSENT
+    due = row != ABSENT
+    return _Tags(table=rows_at(tags, due), row=row[due]), rows_at(tags, ~due)
+
+
+def _tagged(batch: Batch, devices: Array) -> Array:
+    """TAG_DTYPE of the batch's records, as far as their blocks are known."""
     known_device = np.isin(device_codes(batch.records), devices["code"])
     rows = np.flatnonzero((batch.records["kind"] == Kind.TAG) & known_device)
-    tags = named(rows_at(batch.records, rows), Kind.TAG)
-    row_of = np.full(len(batch.blocks) + 1, ABSENT)
-    row_of[places] = np.arange(len(places))
-    row_of[-1] = ABSENT
-    numbers = dense_numbers(devices, device_codes(tags))
-    row = row_of[blocks_at(batch.blocks, numbers, tags["address"], batch.seq[rows])]
-    held = row != ABSENT
-    return _Tags(
-        record=rows[held],
-        row=row[held],
-        category=tags["category"][held],
-        source=np.where(
-            tags["qualifier"][held] == BY_USER, Source.USER, _SOURCE_OF_TAG[tags["category"][held]]
-        ),
-        since_alloc=tags["since_allocation"][held] != 0,
-        frozen=_frozen_tags(tags)[held],
-    )
+    records = named(rows_at(batch.records, rows), Kind.TAG)
+    numbers = dense_numbers(devices, device_codes(records))
+    block = blocks_at(batch.blocks, numbers, records["address"], batch.seq[rows])
+    held = block != ABSENT
+    tags = np.zeros(int(held.sum()), TAG_DTYPE)
+    tags["allocation_id"] = batch.blocks["allocation_id"][block[held]]
+    tags["seq"], tags["time_ns"] = batch.seq[rows[held]], batch.time_ns[rows[held]]
+    tags["device"] = batch.blocks["device"][block[held]]
+    tags["category"] = records["category"][held]
+    by_user = records["qualifier"][held] == BY_USER
+    tags["source"] = np.where(by_user, Source.USER, _SOURCE_OF_TAG[tags["category"]])
+    tags["since_alloc"] = records["since_allocation"][held] != 0
+    tags["frozen"] = _frozen_tags(records)[held]
+    return tags
 
 
 def _apply(table: Array, tags: _Tags) -> Array:
-    """Apply the tags that hold since a block's alloc; returns for each row the record of its last one."""
-    record = np.full(len(table), ABSENT)
+    """Apply the tags that hold since a block's alloc; returns for each row the index of its last one."""
+    last = np.full(len(table), ABSENT)
     for strength in range(Source.BUFFER, Source.USER + 1):
-        own = np.flatnonzero(tags.since_alloc & (tags.source == strength))
+        own = np.flatnonzero(tags.table["since_alloc"] & (tags.table["source"] == strength))
         own = own[table["source"][tags.row[own]] <= strength]
-        table["category"][tags.row[own]] = tags.category[own]  # of several on a block the last one holds
-        table["source"][tags.row[own]] = strength
+        row = tags.row[own]
+        table["category"][row] = tags.table["category"][own]  # of several on a block the last one holds
+        table["source"][row] = strength
         if strength == Source.PARAMETER:
-            table["frozen"][tags.row[own]] = tags.frozen[own]
-        record[tags.row[own]] = tags.record[own]
-    return record
+            table["frozen"][row] = tags.table["frozen"][own]
+        last[row] = own
+    return last
 
 
-def _changes(table: Array, batch: Batch, places: Array, changed: Array, record: Array) -> Array:
+def _changes(table: Array, batch: Batch, places: Array, changed: Array, told: Array) -> Array:
     """Rows for blocks that mean something else than in their row, mostly since they were allocated.
 
-    A second change of a block, and one of a block older than the recording, counts from its tag on.
+    A second change of a block, and one of a block older than the recording, counts from its tag on, or from
+    the batch's end.
+
+    Args:
+        told: int64 (2, changed): time and place of that tag.
     """
     blocks = rows_at(batch.blocks, places[changed])
     since_alloc = (table["told_seq"][changed] == ABSENT) & ~blocks["preexisting"]
     rows = np.zeros(len(changed), CHANGE_DTYPE)
     rows["allocation_id"] = blocks["allocation_id"]
-    rows["time_ns"] = np.where(since_alloc, blocks["allocated_ns"], batch.time_ns[record[changed]])
-    rows["seq"] = np.where(since_alloc, blocks["allocation_id"], batch.seq[record[changed]])
+    rows["time_ns"] = np.where(since_alloc, blocks["allocated_ns"], told[0])
+    rows["seq"] = np.where(since_alloc, blocks["allocation_id"], told[1])
     rows["device"] = blocks["device"]
     rows["category"] = table["category"][changed]
     table["told_seq"][changed] = rows["seq"]
     return rows
 
 
-def _later_changes(table: Array, batch: Batch, places: Array, tags: _Tags) -> Array:
+def _told(batch: Batch, tags: _Tags, last: Array) -> Array:
+    """int64 (2, n): time and place of tags by index; of ABSENT the batch's end."""
+    ends = batch.time_ns[-1:], batch.seq[-1:]
+    columns = (tags.table["time_ns"], tags.table["seq"])
+    return np.stack([np.append(column, end)[last] for column, end in zip(columns, ends, strict=True)])
+
+
+def _later_changes(table: Array, tags: _Tags) -> Array:
     """Rows for the tags that hold from their own place on, where they change their block's category."""
-    at = np.flatnonzero(~tags.since_alloc)
+    at = np.flatnonzero(~tags.table["since_alloc"])
     at = at[np.argsort(tags.row[at], kind="stable")]  # those of a block one after another, as in the log
     before = table["category"][tags.row[at]]
     again = np.flatnonzero(tags.row[at][1:] == tags.row[at][:-1]) + 1
-    before[again] = tags.category[at[again - 1]]
-    at = np.sort(at[before != tags.category[at]])
-    row, blocks = tags.row[at], rows_at(batch.blocks, places[tags.row[at]])
+    before[again] = tags.table["category"][at[again - 1]]
+    at = np.sort(at[before != tags.table["category"][at]])
+    row, later = tags.row[at], rows_at(tags.table, at)
     rows = np.zeros(len(at), CHANGE_DTYPE)
-    rows["allocation_id"] = blocks["allocation_id"]
-    rows["time_ns"] = batch.time_ns[tags.record[at]]
-    rows["seq"] = batch.seq[tags.record[at]]
-    rows["device"] = blocks["device"]
-    rows["category"] = tags.category[at]
-    table["category"][row], table["source"][row] = tags.category[at], tags.source[at]
+    for name in CHANGE_DTYPE.names or ():
+        rows[name] = later[name]
+    table["category"][row], table["source"][row] = later["category"], later["source"]
     table["told_seq"][row] = rows["seq"]
     return rows
 

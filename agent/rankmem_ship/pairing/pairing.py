@@ -105,7 +105,9 @@ class Pairing:
         )
         infers = self._meta.infers and after.infers and not after.is_reduced
         resolved = resolve(before, batch, after.devices, self._texts, infers=infers)
-        self.state = dataclasses.replace(after, categories=resolved.known, lines=resolved.lines)
+        self.state = dataclasses.replace(
+            after, categories=resolved.known, tags=resolved.tags, lines=resolved.lines
+        )
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)
         rows += self._new_stacks(batch)

@@ -149,6 +149,21 @@ CATEGORY_DTYPE: Final = np.dtype(
 )
 """The category of a living block."""
 
+TAG_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("seq", "<i8"),
+        ("time_ns", "<i8"),  # host time
+        ("device", "<i2"),  # dense number
+        ("category", "u1"),  # layout.Category
+        ("source", "u1"),  # rankmem_ship.pairing.categories.Source
+        ("since_alloc", "?"),  # the block has meant this since it was allocated
+        ("frozen", "?"),  # a parameter that wants no gradient
+        ("spare", "V2"),
+    ]
+)
+"""A TAG record whose block is known."""
+
 LINE_DTYPE: Final = np.dtype([("line", "<u8"), ("seq", "<i8")])
 """A line of the script that makes data, and since where in the log that is known."""
 
@@ -236,6 +251,8 @@ class PairingState:
     """Parameters, in the order of their last records."""
     categories: Array = field(default_factory=lambda: _empty(CATEGORY_DTYPE))
     """Categories of living blocks whose row went out, sorted by allocation_id."""
+    tags: Array = field(default_factory=lambda: _empty(TAG_DTYPE))
+    """Tags of blocks whose row waits for their call's end, in order of the log."""
     lines: Array = field(default_factory=lambda: _empty(LINE_DTYPE))
     """Lines that make data, sorted."""
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
