@@ -27,12 +27,12 @@ def recorded_model(name: str, folder: Path, steps: int = 3) -> dict[str, pa.Tabl
     return paired_rows(read_spool(spool, done))
 
 
-def paired_rows(recording: Recording) -> dict[str, pa.Table]:
-    """The rows of each table that a shipper would make of a recording, by name."""
+def paired_rows(recording: Recording, records_at_once: int = 32_768) -> dict[str, pa.Table]:
+    """The rows of each table that a shipper would make of a recording in such batches, by name."""
     reader = type(recording.reader)(recording.reader.path)
     pairing = Pairing(reader.meta, reader.strings)
     rows: dict[str, list[pa.RecordBatch]] = {}
-    while (part := reader.read(32_768)) is not None:
+    while (part := reader.read(records_at_once)) is not None:
         pairing.feed(part)
         for table, batch in pairing.cut():
             rows.setdefault(table, []).append(batch)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_ship.parts import Likeness, twins_of
@@ -61,7 +62,12 @@ class Comparison:
 
 
 def shadowed(training: str, folder: Path, steps: int = 12, device: str = "cpu") -> Comparison:
-    """Trains in ``folder``, on ``cpu`` or ``cuda``."""
+    """Trains in ``folder``, on ``cpu`` or ``cuda``, and compares."""
+    return compared(recorded_steps(training, folder, steps, device))
+
+
+def recorded_steps(training: str, folder: Path, steps: int, device: str = "cpu") -> Recording:
+    """One of steady_trainings, recorded in ``folder``."""
     spool = folder / "spool"
     spool.mkdir()
     arguments = (training, str(spool), str(steps), device)
@@ -75,13 +81,13 @@ def shadowed(training: str, folder: Path, steps: int = 12, device: str = "cpu") 
     recording = read_spool(spool, done)
     if recording.gaps:
         raise RuntimeError(f"records are missing: {recording.gaps}")
-    return compared(recording)
+    return recording
 
 
 def compared(recording: Recording) -> Comparison:
     """Each block against its twin."""
     records, seq = recording.records, recording.seq
-    rows = {row["allocation_id"]: row for row in _blocks(recording)}
+    rows = blocks_of(paired_rows(recording))
     lives = _lives(records, seq, rows)
     ends = np.flatnonzero(records["kind"] == Kind.STEP)
     found = Comparison()
@@ -120,14 +126,16 @@ def _differences(said: Row, seen: Row) -> Counter[tuple[str, Any, Any]]:
     return Counter((name, said[name], seen[name]) for name in IDENTITY if said[name] != seen[name])
 
 
-def _blocks(recording: Recording) -> list[dict[str, Any]]:
-    """The rows of allocation_record, each with the last category that it was given."""
-    tables = paired_rows(recording)
+def blocks_of(tables: Mapping[str, pa.Table]) -> dict[int, dict[str, Any]]:
+    """The rows of allocation_record by their blocks, each with its end and the last category given to it."""
     rows = {row["allocation_id"]: row for row in tables["allocation_record"].to_pylist()}
+    if "allocation_end" in tables:
+        for end in tables["allocation_end"].to_pylist():
+            rows[end["allocation_id"]].update(end)
     if "category_change" in tables:
         for change in sorted(tables["category_change"].to_pylist(), key=lambda row: row["seq"]):
             rows[change["allocation_id"]]["category"] = change["category"]
-    return list(rows.values())
+    return rows
 
 
 def _lives(records: Any, seq: Any, rows: Mapping[int, Row]) -> dict[int, Life]:
