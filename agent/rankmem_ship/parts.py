@@ -78,7 +78,8 @@ def twins_of(records: Array) -> Array:
         elif part.like_step is not None:
             twins = known.get((part.thread, part.like_step))
             ran, ran_then = (backward.get((part.thread, step)) for step in (part.step, part.like_step))
-            if twins is not None and len(twins) == len(part.blocks) and ran == ran_then:
+            agrees = ran == ran_then and None not in (ran or {}).values()
+            if twins is not None and len(twins) == len(part.blocks) and agrees:
                 found.append(_pairs(part.blocks, twins, Likeness.WHOLE))
                 continue
         begin = 0
@@ -120,12 +121,15 @@ def _of_thread(thread: int, records: Array, at: Array) -> Iterator[Part]:
     is_part = records["kind"][at] == Kind.PART
     blocks = at[~is_part]
     before = np.cumsum(~is_part)[is_part]  # blocks of the thread before each PART
-    begin, is_whole = 0, True
+    begin, is_whole, is_first = 0, True, True
     followed: list[tuple[int, int]] = []
     following: int | None = None
     said: Any = None
     for said, count in zip(named(records[at[is_part]], Kind.PART), before.tolist(), strict=True):
         position, like = int(said["position"]), int(said["like_step"])
+        if is_first and not position:  # blocks before it were not compared
+            begin = count
+        is_first = said["course"] == Course.ENDS
         is_whole &= position == count - begin
         if following is not None and is_whole:
             followed.append((position, following))

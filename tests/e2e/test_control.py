@@ -142,7 +142,7 @@ def test_every_answer_says_what_is_not_known_and_that_bytes_are_exact(job: Job) 
         "ORDER BY sentence DESC"
     )
     assert [(row["what"], row["is_bytes"]) for row in told] == [("operators, stacks and modules", False)] * 2
-    assert told[1]["sentence"].startswith("its highest step, ")
+    assert told[1]["sentence"].startswith("its highest finished step, ")
     assert f"{job.last + 1} on" in told[0]["sentence"]
     done = subprocess.run(
         (*RANKMEM, "peak", "--db", "job.duckdb"), cwd=job.folder, capture_output=True, text=True, check=True

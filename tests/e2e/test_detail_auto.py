@@ -47,5 +47,8 @@ def test_every_answer_says_that_the_peak_came_once_and_which_step_in_full_was_hi
     assert (peak["peak_step"], peak["is_full"], peak["full_bytes"]) == (9, False, highest["bytes"])
     said = ask(folder, "peak").stderr
     assert "not recorded in steps 8 to 9, 14 on (detail auto)" in said
-    assert f"its highest step, 9 ({peak['peak_bytes']:,} bytes on cpu), was not recorded in full" in said
+    assert (
+        f"its highest finished step, 9 ({peak['peak_bytes']:,} bytes on cpu), was not recorded in full"
+        in said
+    )
     assert f"the highest that was is {peak['full_step']} ({peak['full_bytes']:,} bytes)" in said

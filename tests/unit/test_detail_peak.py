@@ -57,7 +57,7 @@ def test_a_peak_that_came_once_is_said_with_the_highest_step_in_full(
     steps, highest = sentences(database)
     assert "were not recorded in steps 2 to 4, 7 on (detail auto): " in steps
     assert highest == (
-        "its highest step, 3 (99 bytes on cpu), was not recorded in full: the highest that was is 5 "
+        "its highest finished step, 3 (99 bytes on cpu), was not recorded in full: the highest that was is 5 "
         "(71 bytes)"
     )
 
@@ -65,7 +65,7 @@ def test_a_peak_that_came_once_is_said_with_the_highest_step_in_full(
 def test_of_steps_that_stand_equally_high_one_in_full_is_named(database: duckdb.DuckDBPyConnection) -> None:
     stored(database, [[50, 70, 90, 90, 90, 90]], {2: "summary", 4: "full"})
     assert peaks(database) == [(0, 4, 90, True, 4, 90)]
-    assert sentences(database)[1] == "its highest step, 4 (90 bytes on cpu), was recorded in full"
+    assert sentences(database)[1] == "its highest finished step, 4 (90 bytes on cpu), was recorded in full"
 
 
 def test_where_no_step_is_in_full_none_is_named(database: duckdb.DuckDBPyConnection) -> None:
@@ -84,7 +84,7 @@ def test_of_many_ranks_the_steps_are_one_line_and_the_highest_of_the_host_is_ano
     assert peaks(database) == [(1, 1, 90, False, 0, 50)]
     first, second, highest, third = sentences(database)
     assert first == second == third
-    assert highest.startswith("its highest step, 1 (90 bytes on cpu), was not recorded in full: ")
+    assert highest.startswith("its highest finished step, 1 (90 bytes on cpu), was not recorded in full: ")
 
 
 def test_a_rank_that_was_recorded_in_full_throughout_has_no_row(database: duckdb.DuckDBPyConnection) -> None:

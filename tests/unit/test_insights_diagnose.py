@@ -173,7 +173,7 @@ def test_failures_come_first_then_bytes_then_certainty_and_eight_are_shown() -> 
 def test_what_cannot_tell_is_named_and_if_none_can_the_exit_code_is_2() -> None:
     some = asked(Found(), Found(cannot_tell="no steps"))
     assert (some.verdict, some.exit_code(), some.certainty) == ("fine", 0, "suspected")
-    assert some.sentence == "1 of 2 insights found nothing that would lower the peak, the others cannot tell"
+    assert some.sentence == "1 of 2 insights found nothing that would lower the peak; the others cannot tell"
     assert "cannot tell: insight 1: no steps" in some.notes
     none = asked(Found(cannot_tell="no steps"), Found(cannot_tell="no segments"))
     assert (none.verdict, none.exit_code()) == ("cannot tell", 2)

@@ -213,7 +213,9 @@ def test_names_are_paired_by_what_they_have_in_common(
     assert sorted(part for pair in found for part in pair.base) == sorted(base)
     assert sorted(part for pair in found for part in pair.head) == sorted(head)
     unclear = [pair for pair in found if pair.is_ambiguous]
-    assert [line.endswith("which is which is not known)") for line in moved(unclear)] == [True] * len(unclear)
+    assert [line.endswith("it is not known which is which)") for line in moved(unclear)] == [True] * len(
+        unclear
+    )
 
 
 def test_without_shapes_the_batchs_blocks_count_and_the_answer_says_so(ask: Ask) -> None:

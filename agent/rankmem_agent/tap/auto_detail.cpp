@@ -47,20 +47,23 @@ bool stands_higher(int64_t height, int64_t in_full) noexcept {
 void note_passed(uint64_t step) noexcept {
   if (choice.passed_step != RKM_UNKNOWN) choice.expected_step = step + (step - choice.passed_step);
   choice.passed_step = step;
-  choice.full_left = kAgainSteps;
+  choice.full_left = std::max(choice.full_left, kAgainSteps);
 }
 
 }  // namespace
 
 bool follow_heights() noexcept {
   if (cpu_sees() != 0 && !knows_cpu_sizes()) return false;
+  if (!enabled(kHeights)) heights.saw_oom.store(false, std::memory_order_relaxed);  // one of long ago
   enabled_bits.fetch_or(kHeights);
   return true;
 }
 
 void look_at_heights(uint64_t ended_step, bool was_full) noexcept {
   if (was_full && choice.full_left != 0) --choice.full_left;
-  if (heights.saw_oom.exchange(false, std::memory_order_relaxed)) choice.full_left = kAgainSteps;
+  if (heights.saw_oom.exchange(false, std::memory_order_relaxed)) {
+    choice.full_left = std::max(choice.full_left, kAgainSteps);
+  }
   bool passed = false, is_matched = true;
   const uint32_t count = heights.count.load(std::memory_order_relaxed);
   for (uint32_t device = 0; device < count; ++device) {

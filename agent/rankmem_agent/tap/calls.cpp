@@ -428,7 +428,9 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
     if (is_block) spoil_part(thread);
     return false;
   }
-  if (is_block) follow_part(thread, shown, event.stream() << 16 | event.device_type << 8 | event.device_index);
+  // A stack that is too deep has no key: in two of them anything may run.
+  if (is_block && shown.frames_key == RKM_FRAMES_UNKNOWN) spoil_part(thread);
+  else if (is_block) follow_part(thread, shown, event.stream() << 16 | event.device_type << 8 | event.device_index);
   if (__builtin_expect(place.native_operator == 0 && !enabled(kShowAll), 1)) return false;
   RkmEvidence evidence;
   evidence.frames_key() = shown.frames_key;

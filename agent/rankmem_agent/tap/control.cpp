@@ -54,7 +54,7 @@ void drop_order(uint32_t at) noexcept {
 }
 
 // Reads the page's order, if it is whole and new.
-void take_order(RkmControl* control, uint64_t now) noexcept {
+void take_order(RkmControl* control, uint64_t now, bool by_call) noexcept {
   Order order = {};
   order.number = __atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE);
   order.detail = __atomic_load_n(&control->order_detail, __ATOMIC_ACQUIRE);
@@ -62,7 +62,7 @@ void take_order(RkmControl* control, uint64_t now) noexcept {
   order.last = __atomic_load_n(&control->order_step_last, __ATOMIC_ACQUIRE);
   const uint64_t check = order.number ^ (order.detail << 1) ^ (order.first << 8) ^ order.last ^ RKM_ORDER_SALT;
   if (__atomic_load_n(&control->order_check, __ATOMIC_ACQUIRE) != check) return;  // at the next step
-  if (order.detail == RKM_DETAIL_AUTO && !follow_heights()) {
+  if (order.detail == RKM_DETAIL_AUTO && !by_call && !follow_heights()) {
     write_outcome(RKM_OUTCOME_REFUSED, order, now);
   } else {
     orders[num_orders++] = order;
@@ -169,7 +169,7 @@ __attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_
   if (gate.exchange(true, std::memory_order_acquire)) return;
   if (now > latest_step && enabled(kHeights)) look_at_heights(now - 1, detail_now == RKM_DETAIL_FULL);
   now = latest_step = std::max(latest_step, now);  // another thread may have ended a later one
-  if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control, now);
+  if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control, now, by_call);
   // With calls unobserved no step would end any more, and none would bring them back.
   by_call ? refuse_all(now) : apply_due(now);
   gate.store(false, std::memory_order_release);

@@ -141,10 +141,11 @@ class ModuleTable {
 };
 constinit ModuleTable module_names;
 
+#ifdef RKM_WITH_EVIDENCE
 // The names of modules that are gone: what was learned of blocks by such a module's address (parts.h) is true of another
-// one there only if it has the same name. Under the GIL.
+// one there only if it has the same name. Under the GIL; leaked, as threads may outlive static objects.
 constexpr size_t kGoneKept = 4096;
-std::unordered_map<uintptr_t, uint32_t> gone_names;
+auto& gone_names = *new std::unordered_map<uintptr_t, uint32_t>;
 
 void note_gone(uintptr_t module, uint32_t name) noexcept try {
   if (gone_names.size() == kGoneKept) {
@@ -163,6 +164,10 @@ bool was_another(uintptr_t module, uint32_t name) noexcept {
   gone_names.erase(found);
   return is_other;
 }
+#else
+void note_gone(uintptr_t, uint32_t) noexcept {}
+bool was_another(uintptr_t, uint32_t) noexcept { return false; }
+#endif
 
 std::atomic<bool> checked{false};
 std::atomic<uint64_t> asked{0};

@@ -29,7 +29,7 @@ constexpr uint32_t kRoomBlocks = 1u << 19;  // 4 MiB of addresses a thread, of w
 constexpr uint64_t kNoStep = RKM_UNKNOWN;
 
 std::atomic<uint64_t> rooms_taken{0};  // a bit each
-uint64_t* rooms = nullptr;
+std::atomic<uint64_t*> rooms{nullptr};
 pthread_key_t room_key;
 std::atomic<uint64_t> generation{1};  // of what is known
 // Of the thread that ended a step last: its id, autograd's counter there, and its part.
@@ -169,9 +169,9 @@ inline uint64_t shown_by_node(const Shown& shown, uint64_t thread_id, Part& part
   const bool has_number = shown.node_sequence != RKM_NO_SEQUENCE;
   if (shown.node_class == 0) return RKM_NO_SEQUENCE;
   if (shown.node_thread == thread_id) return has_number ? shown.node_sequence - part.base : RKM_NO_SEQUENCE;
+  part.nodes_of = shown.node_thread;
   const Part* forward = step_part.load(std::memory_order_acquire);
   if (forward == nullptr || shown.node_thread != step_thread.load(std::memory_order_relaxed)) return 1;
-  part.nodes_of = shown.node_thread;
   const uint64_t number = has_number ? shown.node_sequence - step_base.load(std::memory_order_relaxed) : 0;
   return mix(forward->chain.load(std::memory_order_relaxed), number);
 }
@@ -230,17 +230,19 @@ void end_parts(ThreadState& thread) noexcept {
 void forget_parts() noexcept { generation.fetch_add(1, std::memory_order_relaxed); }
 
 bool prepare_parts() noexcept {
-  if (rooms != nullptr) return true;
+  if (rooms.load(std::memory_order_relaxed) != nullptr) return true;
   if (pthread_key_create(&room_key, free_room) != 0) return false;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* made = mmap(nullptr, size_t{kRooms} * kRoomBlocks * sizeof(uint64_t), PROT_READ | PROT_WRITE, kFlags, -1, 0);
   if (made == MAP_FAILED) return false;
-  rooms = static_cast<uint64_t*>(made);
+  rooms.store(static_cast<uint64_t*>(made), std::memory_order_release);  // and with it the key
   return true;
 }
 
 void take_room(ThreadState& thread) noexcept {
-  if (thread.part != nullptr || rooms == nullptr) return;
+  if (thread.part != nullptr) return;
+  uint64_t* const blocks = rooms.load(std::memory_order_acquire);
+  if (blocks == nullptr) return;
   uint64_t taken = rooms_taken.load(std::memory_order_relaxed);
   uint32_t at = 0;
   do {
@@ -250,7 +252,7 @@ void take_room(ThreadState& thread) noexcept {
   Part& part = parts[at];
   part.course = Part::kClosed;
   part.num_known = part.end = 0;
-  part.blocks = rooms + size_t{at} * kRoomBlocks;
+  part.blocks = blocks + size_t{at} * kRoomBlocks;
   if (pthread_setspecific(room_key, &part) != 0) {
     rooms_taken.fetch_and(~(uint64_t{1} << at), std::memory_order_release);
     return;

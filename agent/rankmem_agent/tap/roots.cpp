@@ -12,6 +12,7 @@
 
 #include "calls.h"
 #include "control.h"
+#include "parts.h"
 #include "roots.h"
 #include "spool.h"
 #include "stacks.h"
@@ -37,6 +38,7 @@ std::atomic<uint64_t>& quiet_step() noexcept { return quiet_steps[c10::GradMode:
 void end_root(uint64_t root) noexcept {
   if (thread_state.root == root) thread_state.root = 0;
   if (!stepping_root.compare_exchange_strong(root, 0) || !spool_is_open()) return;
+  end_parts(thread_state);
   RkmStep record;
   record.step() = step.load(std::memory_order_relaxed);
   record.optimizer() = root_step_name.load(std::memory_order_relaxed);

@@ -157,9 +157,10 @@ RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
 RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::memory_order_relaxed); }
 
 RKM_EXPORT void rkm_set_step(uint64_t now, int by_call) {
-  end_parts(thread_state);
+  const bool is_open = spool_is_open();
+  if (is_open) end_parts(thread_state);
   step.store(now, std::memory_order_relaxed);
-  if (spool_is_open()) follow_orders(now, by_call != 0);
+  if (is_open) follow_orders(now, by_call != 0);
 }
 
 RKM_EXPORT int rkm_steps_prepare(void* params_key, const void* tensor_type) {

@@ -58,7 +58,7 @@ void note_reported(void* base, int64_t size_bytes) {
     if (mapping.is_live) record_cpu_free(base, mapping.size_bytes);  // gone unseen: no address is mapped twice
     mapping.is_live = true;
     mapping.size_bytes = static_cast<uint64_t>(size_bytes);
-    if (enabled(kHeights)) block_came(kHeightOfCpu, mapping.size_bytes);
+    if (is_recorded && enabled(kHeights)) block_came(kHeightOfCpu, mapping.size_bytes);
     record_cpu_alloc(base, mapping.size_bytes, place);
     return;
   }

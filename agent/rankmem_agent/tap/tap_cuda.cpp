@@ -147,12 +147,12 @@ struct WaitingOom {
   bool is_there;
 };
 constinit thread_local WaitingOom waiting_oom = {};
-std::atomic<bool> has_waiting_oom{false};  // of some thread: a thread-local costs a call to find it
+std::atomic<uint32_t> num_waiting_oom{0};  // of all threads: a thread-local costs a call to find it
 
 void write_waiting_oom(EventPlace place) noexcept {
   if (!waiting_oom.is_there) return;
   waiting_oom.is_there = false;
-  has_waiting_oom.store(false, std::memory_order_relaxed);
+  num_waiting_oom.fetch_sub(1, std::memory_order_relaxed);
   write_cuda_event(waiting_oom.event, place);
 }
 
@@ -228,11 +228,12 @@ void on_trace(const TraceEntry& entry) noexcept {
     ask_for_samples();  // what the process holds before libraries add to it: CUDA's own
   }
   if (action == RKM_ACTION_OOM && is_switched_off(kCalls)) {
+    write_waiting_oom({});
     waiting_oom = {event, true};
-    has_waiting_oom.store(true, std::memory_order_relaxed);
+    num_waiting_oom.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  if (has_waiting_oom.load(std::memory_order_relaxed)) write_waiting_oom({});  // of an allocator that called no observer
+  if (num_waiting_oom.load(std::memory_order_relaxed) != 0) write_waiting_oom({});  // no observer was called
   write_cuda_event(event);
   if (is_of_segment(action)) device.segment_events.fetch_add(1, std::memory_order_relaxed);
 }

@@ -81,7 +81,8 @@ def resolve(
     """
     known, lines = before.categories, before.lines
     if infers:
-        has_frozen = bool(known["frozen"].any() or _frozen_tags(batch.records).any())
+        frozen = (known["frozen"], before.tags["frozen"], _frozen_tags(batch.records))
+        has_frozen = any(each.any() for each in frozen)
         due = by_rules(batch, has_frozen, texts, devices)
     else:
         due = of_unknown(batch)

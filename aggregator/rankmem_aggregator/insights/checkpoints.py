@@ -5,7 +5,7 @@ forward keeps for backward dies with that forward and comes again, in the same o
 reaches the module; what its forward makes and frees on the way comes again, too. Its output stays, and its
 input stays until its backward is done. As ``torch.utils.checkpoint`` with use_reentrant=False (torch 2.11),
 which ends as soon as all is there that was saved. When within its forward a block is let go of is not
-recorded: with the forward at the latest, as the next block comes at the earliest.
+recorded: with the forward at the latest, before the next block comes at the earliest.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _recomputed(
         backward: when the first and the last block of its backward are made.
         kept: which lives a checkpoint does not keep.
         died: of all lives.
-        soonest: what it keeps no longer goes as the next block comes.
+        soonest: what it keeps no longer goes before the next block comes.
     """
     births = np.sort(lives.born[forward])
     begin, end = float(lives.born[forward].min()), float(lives.born[forward].max())
@@ -94,7 +94,7 @@ def _recomputed(
     died[saved] = end + 0.5
     if soonest:
         after = np.searchsorted(births, lives.born[saved], side="right")
-        died[saved] = births[np.minimum(after, len(births) - 1)] + 0.5
+        died[saved] = births[np.minimum(after, len(births) - 1)] - 0.5
     both = np.concatenate([saved, brief, outputs])
     return np.stack([again(lives.born[both]), ends, lives.bytes[both], lives.of[both].astype(np.float64)])
 

@@ -205,7 +205,7 @@ def _sentence(findings: list[Finding], reasons: dict[str, str], num_asked: int) 
     if not findings and reasons:
         told = num_asked - len(reasons)
         return (
-            f"{told} of {num_asked} insights found nothing that would lower the peak, the others cannot tell"
+            f"{told} of {num_asked} insights found nothing that would lower the peak; the others cannot tell"
         )
     if not findings:
         return "nothing found that would lower the peak"

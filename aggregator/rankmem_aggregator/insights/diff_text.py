@@ -95,7 +95,9 @@ def moved(pairs: Sequence[Pair]) -> list[str]:
             part, before = pair.name(), pair.moved_from() or "unknown"
             is_file = {each.file for each in pair.base} != {each.file for each in pair.head}
             now = (part.file if is_file else part.function) or "unknown"
-            unclear = f" (several {part.function}, which is which is not known)" if pair.is_ambiguous else ""
+            unclear = ""
+            if pair.is_ambiguous:
+                unclear = f" (several {part.function}; it is not known which is which)"
             found[f"{before} -> {now}{unclear}"] = None
     return list(found)
 
@@ -108,8 +110,8 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     if own:
         more = f" and {len(own) - MOVES_MAX} more" if len(own) > MOVES_MAX else ""
         found.append(
-            f"moved or renamed: {', '.join(own[:MOVES_MAX])}{more}; told by category, operator and module, "
-            "and by the function or the file"
+            f"taken for the same, moved or renamed: {', '.join(own[:MOVES_MAX])}{more}; told by category, "
+            "operator and module, and by the function or the file"
         )
     return found
 

@@ -168,7 +168,9 @@ def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tupl
 
     At most: each step's peak falls by what the leaking lines had added up to the step before, which was alive
     throughout; what they held when they began to grow, and what they keep of the step itself, may be meant to
-    be there. At least: it falls by all that outlives a step of what grows, that step's own with it.
+    be there. At least: it falls by all that they hold before the step and by what they make in it that
+    outlives it: what is replaced is there twice. A peak outside of the steps falls at most by the most that
+    they ever hold.
     """
     of_rank = {"session": question.session_id, "rank": place[1]}
     tracks = question.ask("step_tracks", **of_rank).to_pylist()
@@ -179,7 +181,7 @@ def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tupl
         if group.track != place or group.trend.growth != "leak":
             continue
         before = np.append(0, group.series[:-1])
-        held += np.maximum(before, group.series)
+        held += before + group.made
         if matters(group):
             added += np.maximum(before - int(group.series[max(group.trend.first - 1, 0)]), 0)
     peaks = question.ask("peak", **of_rank, attempt=place[0]).to_pylist()
@@ -191,10 +193,10 @@ def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tupl
         if (row["attempt"], row["rank"], row["device"]) == place
     }
     inside = [(own[number], at) for at, number in enumerate(numbers) if number in own]
+    least = max((peak - int(held[at]) for peak, at in inside), default=0)
     if max((peak for peak, _ in inside), default=0) != whole:
-        return whole, whole, whole
-    least = max(0, *(peak - int(held[at]) for peak, at in inside))
-    return whole, least, max(peak - int(added[at]) for peak, at in inside)
+        return whole, max(0, least, whole - int(held.max(initial=0))), whole
+    return whole, max(0, least), max(peak - int(added[at]) for peak, at in inside)
 
 
 def imbalance(question: Question) -> Found:

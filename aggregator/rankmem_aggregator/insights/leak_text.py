@@ -59,7 +59,8 @@ def sentence(leaking: Sequence[Row], figures: Mapping[str, Any]) -> str:
         what = "no line's memory keeps growing from step to step"
         if figures["num_negligible"]:
             what = (
-                f"what keeps growing adds less than {bytes_text(NEGLIGIBLE_BYTES)} in {AHEAD_STEPS:,} steps"
+                f"each line that keeps growing adds less than {bytes_text(NEGLIGIBLE_BYTES)} in "
+                f"{AHEAD_STEPS:,} steps"
             )
         return f"no leak found: {what} ({counted(figures['num_ranks'], 'rank')} checked)"
     verb = "leaks" if all(row["verdict"] == "leaks" for row in leaking) else "grows"

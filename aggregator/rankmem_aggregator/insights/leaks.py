@@ -76,6 +76,8 @@ class Group:
     """Bytes after each step."""
     blocks: NDArray[np.int64]
     """How many, after each step."""
+    made: NDArray[np.int64]
+    """Bytes that were made in each step and outlive it; where a step changed nothing, at most these."""
     trend: Trend
 
 
@@ -152,14 +154,15 @@ def groups_of(changes: pa.Table, judged: dict[tuple[int, int], list[int]]) -> It
     """
     if not changes.num_rows:
         return
-    names = ("attempt", "rank", "device", "line", "operator")
+    keys_of = ("attempt", "rank", "device", "line", "operator")
     keys = [
         changes[name].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-        for name in names
+        for name in keys_of
     ]
     starts = np.nonzero(np.any([np.diff(key, prepend=-1) != 0 for key in keys], axis=0))[0]
     heads = changes.take(pa.array(starts)).to_pylist()
-    places, sizes, blocks = (changes[name].to_numpy() for name in ("place", "change_bytes", "change_blocks"))
+    names = ("place", "change_bytes", "change_blocks", "made_bytes")
+    places, sizes, blocks, made = (changes[name].to_numpy() for name in names)
     for head, first, after in zip(heads, starts, [*starts[1:], changes.num_rows], strict=True):
         steps = judged.get((head["attempt"], head["rank"]))
         if steps is None:
@@ -174,6 +177,7 @@ def groups_of(changes: pa.Table, judged: dict[tuple[int, int], list[int]]) -> It
             pc.min(changes["category"].slice(first, after - first)).as_py(),
             series,
             _running(places[own], blocks[own], len(steps)),
+            _made(places[own], made[own], series),
             trend_of(series),
         )
 
@@ -182,6 +186,12 @@ def _running(places: NDArray[np.int64], changes: NDArray[np.int64], num_steps: i
     series = np.zeros(num_steps, np.int64)
     series[places] = changes
     return np.cumsum(series)
+
+
+def _made(places: NDArray[np.int64], made: NDArray[np.int64], series: NDArray[np.int64]) -> NDArray[np.int64]:
+    most = series.copy()  # all may have been made anew in a step that changed nothing
+    most[places] = made
+    return most
 
 
 def matters(group: Group) -> bool:

@@ -90,7 +90,7 @@ def _alike(
 
 
 def _file_name(file: str | None) -> str | None:
-    return None if file is None else PurePosixPath(file.strip("[]")).name
+    return None if file is None else PurePosixPath(file).name
 
 
 _WAYS: tuple[tuple[Callable[[Part], Hashable], int | None], ...] = (

@@ -326,7 +326,7 @@ def _answer(
         session_id=session_id,
         verdict="finding" if (helps if usable is None else peak > usable) else "fine",
         certainty=certainty,
-        sentence=text.sentence(place.name, first, figures),
+        sentence=text.sentence(place.name, [first, *rows], figures),
         error=text.error(first),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,

@@ -14,17 +14,21 @@ OUTSIDE: Final = "outside of forward, backward and the optimizer's step"
 NOT_MEASURED: Final = "not held against a training with the change"
 
 
-def sentence(name: str, first: Row, figures: Figures) -> str:
+def sentence(name: str, rows: Sequence[Row], figures: Figures) -> str:
     """The answer in one sentence.
 
     Args:
         name: of the device.
-        first: the row that helps most, or of the set that fits.
+        rows: of the remedies; first what helps most, or the set that fits.
     """
-    peak = bytes_text(figures["peak_bytes"])
+    first, peak = rows[0], bytes_text(figures["peak_bytes"])
     if figures["usable_bytes"] is not None:
         return _fitting(name, first, figures, peak)
     if first["saved_bytes"] <= 0:
+        may = next((row for row in rows if _may_save(row, figures)), None)
+        if may is not None:
+            what = f"{may['what']} may bring it to {_after(may)}"
+            return f"no remedy is sure to lower the peak of a step on {name}, {peak}: {what}"
         return f"no remedy lowers the peak of a step on {name}, {peak}"
     saved, least = bytes_text(first["saved_bytes"]), "at least " if _is_open(first) else ""
     what = f"{first['what']} saves {least}{saved} of the peak of a step on {name}"
@@ -48,6 +52,10 @@ def _is_open(row: Row) -> bool:
     return bool(row["peak_after_least_bytes"] < row["peak_after_bytes"])
 
 
+def _may_save(row: Row, figures: Figures) -> bool:
+    return bool(row["peak_after_least_bytes"] < figures["peak_bytes"])
+
+
 def _after(row: Row) -> str:
     """The peak then, with the least where that is not known."""
     most = bytes_text(row["peak_after_bytes"])
@@ -62,7 +70,7 @@ def error(first: Row) -> str:
         return "within 5 % where FSDP was tried"
     found = "within 1 % where it was tried; bytes that are requested, without fragmentation"
     if _is_open(first):
-        return f"{found}; from least to most by when within its forward a checkpoint lets go of a block"
+        return f"{found}; the range depends on when a checkpoint lets go of a block within its forward"
     return found
 
 
@@ -81,7 +89,7 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     ]
     if not figures["is_steady"]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
-    idle = [_short(row) for row in rows if row["saved_bytes"] <= 0]
+    idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
     if not all(row["is_measured"] for row in rows):

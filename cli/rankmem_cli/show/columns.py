@@ -483,7 +483,7 @@ def fit(what: str) -> list[Column]:
 def whatif(*, with_least: bool) -> list[Column]:
     """Columns of ``rankmem whatif``; with the least that the peak may be then, where that is not the most."""
     return [
-        size("saves", "saved_bytes", importance=9),
+        size("saves at least" if with_least else "saves", "saved_bytes", importance=9),
         *([size("then at least", "peak_after_least_bytes", importance=7)] if with_least else ()),
         size("then at most" if with_least else "peak then", "peak_after_bytes", importance=8),
         text("what", "what", importance=0),
@@ -498,14 +498,14 @@ def _times(times: float) -> str:
     return f"{times:g}x"
 
 
-def diagnose() -> list[Column]:
-    """Columns of ``rankmem diagnose``."""
+def diagnose(*, with_least: bool) -> list[Column]:
+    """Columns of ``rankmem diagnose``; with the least that a peak may be then, where that is not the most."""
     return [
         text("finding", "kind", importance=0),
         number("rank", "rank", importance=6),
-        size("saves at least", "bytes", importance=9),
-        size("peak then at least", "peak_after_least", importance=4),
-        size("at most", "peak_after", importance=8),
+        size("saves at least" if with_least else "saves", "bytes", importance=9),
+        *([size("then at least", "peak_after_least", importance=4)] if with_least else ()),
+        size("then at most" if with_least else "peak then", "peak_after", importance=8),
         text("certainty", "certainty", importance=7),
         text("more", "verb", importance=5),
     ]

@@ -28,7 +28,9 @@ def diagnose(
         source,
         session,
         lambda queries, facts: queries.diagnose(facts.session_id),
-        lambda answer: columns.diagnose(),
+        lambda answer: columns.diagnose(
+            with_least=any(row["is_lower_bound"] for row in answer.rows.to_pylist())
+        ),
         output=output,
         fail_on=fail_on,
     )

@@ -109,15 +109,20 @@ def _bounds(
     """What the statement by time takes besides: the session's start, and the range by the hosts' clocks."""
     low, high = Places.of(reading).offsets()
     return {
-        "started_ns": reading.session.origin_ns,
+        "started_ns": _started_ns(reading),
         "host_from_ns": None if from_ns is None or only_within else from_ns - high,
         "host_until_ns": None if until_ns is None or only_within else until_ns - low,
     }
 
 
+def _started_ns(reading: Reading) -> int | None:
+    """From which times count; None where the recording has none."""
+    return reading.session.origin_ns or None
+
+
 def components(reading: Reading, asked: RankAsked) -> pa.Table:
     """MindStudio's table of components. Columns: those of ``sql/page/mindstudio_components.sql``."""
-    rows = reading.show("mindstudio_components", rank=asked.rank, started_ns=reading.session.origin_ns)
+    rows = reading.show("mindstudio_components", rank=asked.rank, started_ns=_started_ns(reading))
     return reading.answer(rows, exact=True, source="mindstudio.component_peak")
 
 

@@ -2,7 +2,7 @@
 -- Parameters:
 --   session (text): session id
 --   rank (count): global rank
---   started_ns (ns, common clock): the session's start, from which times count
+--   started_ns (ns, common clock): the session's start, from which times count; NULL: it is not known, and nor are they
 --   part (text): part of an operator's name, in any case; NULL for all
 --   least_kb, most_kb (KB of 1024 bytes): sizes; NULL for any
 --   from_ns, until_ns (ns, common clock): the range; NULL for all
@@ -134,10 +134,10 @@ held AS MATERIALIZED (
 SELECT
     p.operator AS "Name",
     p.size_bytes / 1024 AS "Size(KB)",
-    (p.made_ns - $started_ns) / 1e6 AS "Allocation Time(ms)",
-    (p.released_ns - $started_ns) / 1e6 AS "Release Time(ms)",
+    (p.made_ns - $started_ns::BIGINT) / 1e6 AS "Allocation Time(ms)",
+    (p.released_ns - $started_ns::BIGINT) / 1e6 AS "Release Time(ms)",
     (p.released_ns - p.made_ns) / 1e6 AS "Duration(ms)",
-    CASE WHEN p.has_active THEN (p.freed_ns - $started_ns) / 1e6 END AS "Active Release Time(ms)",
+    CASE WHEN p.has_active THEN (p.freed_ns - $started_ns::BIGINT) / 1e6 END AS "Active Release Time(ms)",
     CASE WHEN p.has_active THEN (p.freed_ns - p.made_ns) / 1e6 END AS "Active Duration(ms)",
     m.allocated_bytes / 1048576 AS "Allocation Total Allocated(MB)",
     m.reserved_bytes / 1048576 AS "Allocation Total Reserved(MB)",

@@ -12,6 +12,7 @@
 --   place (count): of the step among the rank's, from 0, in order of their ends
 --   change_bytes (bytes): after this step less after the one before; of the first, what is held after it
 --   change_blocks (count): the same of the number of blocks. Steps without a change have no row
+--   made_bytes (bytes): of blocks that were made in this step and outlive it
 -- Scatter: hosts
 WITH ended AS MATERIALIZED (
     SELECT
@@ -71,10 +72,12 @@ SELECT
     min(c.category) AS category,
     c.place,
     sum(c.bytes)::BIGINT AS change_bytes,
-    sum(c.blocks)::BIGINT AS change_blocks
+    sum(c.blocks)::BIGINT AS change_blocks,
+    sum(c.made)::BIGINT AS made_bytes
 FROM (
     SELECT attempt, rank, device, line_stack_id AS stack_id, operator, place,
-        min(module) AS module, min(category) AS category, sum(bytes) AS bytes, sum(blocks) AS blocks
+        min(module) AS module, min(category) AS category, sum(bytes) AS bytes, sum(blocks) AS blocks,
+        coalesce(sum(bytes) FILTER (WHERE blocks > 0), 0) AS made
     FROM (
         SELECT
             *,

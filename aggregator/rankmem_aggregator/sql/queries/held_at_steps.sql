@@ -12,7 +12,7 @@
 SELECT
     b.point_seq,
     b.category,
-    regexp_replace(s.line, ':[0-9]+\]?$', '') AS file,
+    regexp_replace(s.line, '^\[|:[0-9]+\]?$', '', 'g') AS file,
     s.function,
     b.operator,
     b.module,
@@ -21,5 +21,5 @@ FROM live_at_points(
     $session, $points::VARCHAR::JSON::STRUCT(attempt INTEGER, rank INTEGER, device VARCHAR, seq BIGINT)[]
 ) AS b
 LEFT JOIN stack AS s ON s.stack_id = coalesce(b.forward_stack_id, b.stack_id)
-GROUP BY b.point_seq, b.category, regexp_replace(s.line, ':[0-9]+\]?$', ''), s.function, b.operator, b.module
+GROUP BY b.point_seq, b.category, regexp_replace(s.line, '^\[|:[0-9]+\]?$', '', 'g'), s.function, b.operator, b.module
 ORDER BY point_seq, category, file, function, operator, module;

@@ -1,10 +1,10 @@
 -- Question: On each host, was the step in which a rank stood highest recorded in full, and which one that was comes nearest?
 -- Columns:
 --   session_id, attempt, host_uid: where; only hosts with ranks that were recorded in full and in summary by turns
---   rank, device: of these ranks' devices the one that stood highest in a step
+--   rank, device: of these ranks' devices of a kind (cpu, cuda) the one that stood highest in a step that ended
 --   peak_step: that step
 --   peak_bytes (bytes): how high, requested bytes; exact in summary too
---   is_full: whether operators, stacks and modules are known in it
+--   is_full: whether all is known in it that the process was started for: operators, stacks, modules
 --   full_step: the device's highest step of which they are; NULL where there is none
 --   full_bytes (bytes): how high it stood
 -- Scatter: hosts
@@ -19,10 +19,10 @@ reduced AS (
     SEMI JOIN span USING (session_id, attempt, rank)
 ),
 height AS (
-    SELECT r.session_id, r.attempt, r.host_uid, max(b.peak_bytes) AS peak_bytes
+    SELECT r.session_id, r.attempt, r.host_uid, split_part(b.device, ':', 1) AS kind, max(b.peak_bytes) AS peak_bytes
     FROM step_bucket AS b
     INNER JOIN reduced AS r USING (session_id, attempt, rank)
-    GROUP BY r.session_id, r.attempt, r.host_uid
+    GROUP BY r.session_id, r.attempt, r.host_uid, split_part(b.device, ':', 1)
 ),
 highest AS (
     SELECT r.session_id, r.attempt, r.host_uid, min((b.rank, b.device)) AS whose
@@ -30,8 +30,8 @@ highest AS (
     INNER JOIN reduced AS r USING (session_id, attempt, rank)
     INNER JOIN height AS h
         ON r.session_id = h.session_id AND r.attempt = h.attempt AND r.host_uid IS NOT DISTINCT FROM h.host_uid
-        AND b.peak_bytes = h.peak_bytes
-    GROUP BY r.session_id, r.attempt, r.host_uid
+        AND split_part(b.device, ':', 1) = h.kind AND b.peak_bytes = h.peak_bytes
+    GROUP BY r.session_id, r.attempt, r.host_uid, h.kind
 ),
 -- What is recorded changes between steps alone.
 of_step AS (
@@ -58,4 +58,4 @@ SELECT
 FROM of_step
 GROUP BY session_id, attempt, host_uid, rank, device;
 
-COMMENT ON VIEW detail_peak IS 'The highest step on each host that was recorded in full and in summary by turns, and the highest in full.';
+COMMENT ON VIEW detail_peak IS 'The highest step of each kind of device on each host that was recorded in full and in summary by turns, and the highest in full.';

@@ -100,7 +100,7 @@ summarised AS (
         'control' AS why,
         'operators, stacks and modules' AS what,
         false AS is_bytes,
-        'its highest step, ' || peak_step || ' (' || format('{:,}', peak_bytes) || ' bytes on ' || device || '), was '
+        'its highest finished step, ' || peak_step || ' (' || format('{:,}', peak_bytes) || ' bytes on ' || device || '), was '
         || CASE WHEN is_full THEN 'recorded in full' ELSE 'not recorded in full: '
             || coalesce(
                 'the highest that was is ' || full_step || ' (' || format('{:,}', full_bytes) || ' bytes)', 'none was'
