@@ -7,7 +7,7 @@ import { stateLink } from "../links.js";
 import * as session from "../session.js";
 import * as units from "../units.js";
 
-// By kind its name, and the view that shows it.
+// By kind: name, view.
 const KINDS = {
   oom: ["out of memory", "oom"],
   early_peak: ["early peak", "blocks"],
@@ -36,8 +36,8 @@ export function findingsPanel(root) {
 
 function finding(row) {
   const [name, view] = KINDS[row.kind] ?? [row.kind, "trust"];
-  const [least, from] = row.is_lower_bound ? ["at least ", `${units.bytes(row.peak_after_least)} to `] : ["", ""];
-  const saved = row.bytes === null ? "" : `saves ${least}${units.bytes(row.bytes)}, then ${from}${units.bytes(row.peak_after)}; `;
+  const [least, to] = row.is_lower_bound ? ["at least ", `${units.bytes(row.peak_after_least)} to `] : ["", ""];
+  const saved = row.bytes === null ? "" : `saves ${least}${units.bytes(row.bytes)}, then ${to}${units.bytes(row.peak_after)}; `;
   return el(
     "li",
     {},
