@@ -1,4 +1,4 @@
-// What to look at first: what `rankmem diagnose` finds, each with the view that shows it.
+// What `rankmem diagnose` finds, each with the view that shows it.
 
 import { el } from "../dom.js";
 import { refill } from "../focus.js";
