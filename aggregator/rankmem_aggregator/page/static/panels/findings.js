@@ -1,4 +1,4 @@
-// What `rankmem diagnose` finds, each with the view that shows it.
+// What `rankmem diagnose` finds, and the view of each.
 
 import { el } from "../dom.js";
 import { refill } from "../focus.js";
