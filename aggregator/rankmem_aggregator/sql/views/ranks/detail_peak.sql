@@ -17,6 +17,7 @@ reduced AS (
     SELECT DISTINCT r.session_id, r.attempt, r.rank, r.host_uid
     FROM rank_info AS r
     SEMI JOIN span USING (session_id, attempt, rank)
+    CROSS JOIN unstreamed
 ),
 height AS (
     SELECT r.session_id, r.attempt, r.host_uid, split_part(b.device, ':', 1) AS kind, max(b.peak_bytes) AS peak_bytes
@@ -56,6 +57,7 @@ SELECT
     arg_max(step, (peak_bytes, -step)) FILTER (is_full) AS full_step,
     max(peak_bytes) FILTER (is_full) AS full_bytes
 FROM of_step
+CROSS JOIN unstreamed
 GROUP BY session_id, attempt, host_uid, rank, device;
 
 COMMENT ON VIEW detail_peak IS 'The highest step of each kind of device on each host that was recorded in full and in summary by turns, and the highest in full.';
