@@ -58,7 +58,7 @@ def parts_of(records: Array) -> Iterator[Part]:
     is_block = (records["kind"] == Kind.EVENT) & (records["action"] == Action.ALLOC)
     for thread in np.unique(records["thread"][is_part]).tolist():
         of_thread = records["thread"] == thread
-        yield from _of_thread(thread, records, np.flatnonzero(of_thread & (is_block | is_part)))
+        yield from _of_thread(records, np.flatnonzero(of_thread & (is_block | is_part)))
 
 
 def twins_of(records: Array) -> Array:
@@ -112,7 +112,7 @@ def _pairs(blocks: Array, twins: Array, likeness: Likeness) -> Array:
     return pairs
 
 
-def _of_thread(thread: int, records: Array, at: Array) -> Iterator[Part]:
+def _of_thread(records: Array, at: Array) -> Iterator[Part]:
     """The parts among the blocks and PART records of a thread.
 
     Args:
@@ -136,24 +136,21 @@ def _of_thread(thread: int, records: Array, at: Array) -> Iterator[Part]:
         following = like if said["course"] == Course.FOLLOWS else None
         if said["course"] != Course.ENDS:
             continue
-        yield Part(
-            thread=thread,
-            step=int(said["step"]),
-            blocks=blocks[begin:count],
-            followed=tuple(followed),
-            like_step=like if is_whole and like != UNKNOWN else None,
-            nodes_of=int(said["nodes_of"]),
-        )
+        yield _part(said, blocks[begin:count], followed, like if is_whole and like != UNKNOWN else None)
         begin, is_whole, followed = count, True, []
     if said is not None and begin < len(blocks):  # its end is not here
         if following is not None and is_whole:
             followed.append((len(blocks) - begin, following))
-        rest = blocks[begin:]
-        yield Part(
-            thread=thread,
-            step=int(said["step"]),
-            blocks=rest,
-            followed=tuple(followed),
-            like_step=None,
-            nodes_of=int(said["nodes_of"]),
-        )
+        yield _part(said, blocks[begin:], followed, None)
+
+
+def _part(said: Any, blocks: Array, followed: list[tuple[int, int]], like_step: int | None) -> Part:
+    """A part by the last PART record of it."""
+    return Part(
+        thread=int(said["thread"]),
+        step=int(said["step"]),
+        blocks=blocks,
+        followed=tuple(followed),
+        like_step=like_step,
+        nodes_of=int(said["nodes_of"]),
+    )

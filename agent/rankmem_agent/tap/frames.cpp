@@ -182,8 +182,8 @@ uint64_t key_of_frames(const void* thread_state) noexcept {
 namespace {
 
 // Whether the frame at `depth` of the trail has been left, seen from `frame`, which runs within what is left of the
-// trail. Frames of one thread lie one behind the other but for those of generators and the interpreter's own: next to one
-// of these the frame around it tells. A wrong answer costs time alone.
+// trail. Frames of one thread lie one behind the other but for those of generators and the interpreter's own: next to
+// one of these the frame around it tells. A wrong answer costs time alone.
 inline bool is_left(const FrameTrail& trail, uint32_t depth, PythonFrame frame) noexcept {
   constexpr uintptr_t kNear = 1u << 20;
   const auto beyond = reinterpret_cast<uintptr_t>(trail.frames[depth]) - reinterpret_cast<uintptr_t>(frame);

@@ -142,8 +142,8 @@ class ModuleTable {
 constinit ModuleTable module_names;
 
 #ifdef RKM_WITH_EVIDENCE
-// The names of modules that are gone: what was learned of blocks by such a module's address (parts.h) is true of another
-// one there only if it has the same name. Under the GIL; leaked, as threads may outlive static objects.
+// The names of modules that are gone: what was learned of blocks by such a module's address (parts.h) is true of
+// another one there only if it has the same name. Under the GIL; leaked, as threads may outlive static objects.
 constexpr size_t kGoneKept = 4096;
 auto& gone_names = *new std::unordered_map<uintptr_t, uint32_t>;
 

@@ -1,12 +1,12 @@
 // A thread's part of a step: the blocks it allocates in it, in their order, each by what it shows (evidence.h).
 //
 // Of a part only one number a block is kept: the hash of what this block and all before it show. So one comparison
-// says whether the whole of a part so far is like a known one, and where it leaves that one, whether another has the same
-// beginning. Sizes are not looked at. What is equal in two parts is relative to where they begin: numbers of autograd's
-// nodes to the first block's, or for the nodes of another thread to where its last step ended.
+// says whether the whole of a part so far is like a known one, and where it leaves that one, whether another begins the
+// same way. Sizes are not looked at. Numbers of autograd's nodes count from the part's first block, those of another
+// thread's nodes from where that thread's last step ended.
 //
-// A part that is like no other is kept as it ends, and known from then on. A thread keeps 64; where they or the room are
-// used up, all are forgotten and learned again. Nothing here is ever allocated while a block is: rooms are reserved at
+// A part that is like no other is kept as it ends, and known from then on. A thread keeps 64; where they or the room
+// are used up, all are forgotten and learned again. Nothing here is ever allocated while a block is: rooms are reserved at
 // once, their pages come as they are written, and a thread without a room has no parts.
 
 #include <ATen/SequenceNumber.h>
@@ -162,9 +162,9 @@ __attribute__((noinline)) void decide(ThreadState& thread, Part& part) noexcept 
   append(part);
 }
 
-// What a node shows of the call that made it: its number from where that thread's part begins. Of a thread that is not this
-// one all that it has allocated besides: it waits for this one meanwhile, and which of two equal layers made the node,
-// no block here shows. A node of a third thread shows its class alone.
+// What a node shows of the call that made it: its number, as above. A node of the thread that ends steps shows all that
+// this thread has allocated in the step as well: it waits meanwhile, and no block here shows which of two equal layers
+// made the node. A node of a third thread shows its class alone.
 inline uint64_t shown_by_node(const Shown& shown, uint64_t thread_id, Part& part) noexcept {
   const bool has_number = shown.node_sequence != RKM_NO_SEQUENCE;
   if (shown.node_class == 0) return RKM_NO_SEQUENCE;

@@ -88,7 +88,7 @@ def resolve(
         due = of_unknown(batch)
     known = _resent(due, known)
     num_old, table = len(known), joined([known, due])
-    places = _places(batch.blocks, table["allocation_id"])
+    places = _indices(table["allocation_id"], batch.blocks["allocation_id"])  # ABSENT: freed before the batch
     sent = table["category"][:num_old].copy()
     tags, waiting = _tags(before.tags, batch, devices, table)
     if infers:
@@ -113,14 +113,14 @@ def resolve(
     )
 
 
-def _places(blocks: Array, allocation_ids: Array) -> Array:
-    """Index of each block in the batch's table; ABSENT for one freed before the batch."""
-    if not len(blocks):
-        return np.full(len(allocation_ids), ABSENT)
-    order = np.argsort(blocks["allocation_id"])
-    near = order[np.minimum(np.searchsorted(blocks["allocation_id"][order], allocation_ids), len(order) - 1)]
-    places: Array = np.where(blocks["allocation_id"][near] == allocation_ids, near, ABSENT)
-    return places
+def _indices(wanted: Array, among: Array) -> Array:
+    """Index of each allocation id among others, which are there once each; ABSENT for one that is not."""
+    if not len(among):
+        return np.full(len(wanted), ABSENT)
+    order = np.argsort(among)
+    near = order[np.minimum(np.searchsorted(among[order], wanted), len(order) - 1)]
+    indices: Array = np.where(among[near] == wanted, near, ABSENT)
+    return indices
 
 
 def _deaths(batch: Batch) -> tuple[Array, Array]:
@@ -143,10 +143,8 @@ def _frozen_tags(records: Array) -> Array:
 
 def _resent(due: Array, known: Array) -> Array:
     """Blocks whose row goes out once more, to another database, keep what is known; returns the others."""
-    if not len(known) or not len(due):
-        return known
-    place = np.minimum(np.searchsorted(known["allocation_id"], due["allocation_id"]), len(known) - 1)
-    again = known["allocation_id"][place] == due["allocation_id"]
+    place = _indices(due["allocation_id"], known["allocation_id"])
+    again = place != ABSENT
     due[again] = known[place[again]]
     due["told_seq"][again] = ABSENT
     return rows_at(known, ~np.isin(known["allocation_id"], due["allocation_id"][again]))
@@ -205,10 +203,7 @@ def _tags(before: Array, batch: Batch, devices: Array, table: Array) -> tuple[_T
         table: CATEGORY_DTYPE, the blocks.
     """
     tags = joined([before, _tagged(batch, devices)])
-    order = np.argsort(table["allocation_id"])
-    place = np.searchsorted(table["allocation_id"][order], tags["allocation_id"])
-    row = np.append(order, ABSENT)[place]
-    row[np.append(table["allocation_id"], ABSENT)[row] != tags["allocation_id"]] = ABSENT
+    row = _indices(tags["allocation_id"], table["allocation_id"])
     due = row != ABSENT
     return _Tags(table=rows_at(tags, due), row=row[due]), rows_at(tags, ~due)
 

@@ -104,7 +104,10 @@ def _seqs(own: Reading, of: Side) -> dict[Key, int | None]:
     name = f"side_points_{of.moment}"
     key = (own.queries.target, own.session.session_id, own.session.watermark, name, repr(given))
     found = _by_device(_events.get(key, lambda: own.ask(name, **given)))
-    return {each: found[each] for each in found if each in _peaks(own)} if of.moment == "seq" else found
+    if of.moment != "seq":
+        return found
+    highest = _peaks(own)  # of several attempts that one is meant
+    return {each: found[each] for each in found if each in highest}
 
 
 def _peaks(own: Reading) -> dict[Key, int | None]:

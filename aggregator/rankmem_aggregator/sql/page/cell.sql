@@ -110,6 +110,7 @@ event AS MATERIALIZED (
         END AS bytes,
         CASE e.action WHEN 'alloc' THEN -1 WHEN 'free_completed' THEN 1 ELSE 0 END * coalesce(e.size_bytes, 0) AS undone_bytes
     FROM (SELECT unnest(buckets, recursive := true) FROM wanted) AS m
+    -- Three scans: in one, the bounds would span all that lies between the places.
     INNER JOIN (
         SELECT
             'begin' AS place, attempt, rank, device, seq, time_ns, action, size_bytes, requested_bytes, allocated_bytes,

@@ -77,35 +77,42 @@ summarised AS (
         'control' AS why,
         'operators, stacks and modules' AS what,
         NULL::VARCHAR AS detail,
-        min(started_ns) AS since_ns,
+        since_ns,
         NULL::BIGINT AS records,
         false AS is_bytes,
-        'operators, stacks and modules were not recorded in steps '
-        || string_agg(
-            step_first || CASE WHEN step_last IS NULL THEN ' on' ELSE ' to ' || step_last END, ', ' ORDER BY seq_first
-        )
-        || CASE min(asked_by) || max(asked_by)
-            WHEN 'autoauto' THEN ' (detail auto)'
-            WHEN 'autocontrol' THEN ' (detail auto, rankmem control)'
-            ELSE ' (rankmem control)' END
-        || ': categories other than those of parameters, gradients and optimizer state are unknown there; byte '
-        || 'figures are exact' AS sentence
-    FROM detail_span
-    GROUP BY session_id, attempt, rank
-    UNION ALL BY NAME
-    SELECT
-        session_id,
-        attempt,
-        rank,
-        'control' AS why,
-        'operators, stacks and modules' AS what,
-        false AS is_bytes,
-        'its highest finished step, ' || peak_step || ' (' || format('{:,}', peak_bytes) || ' bytes on ' || device || '), was '
-        || CASE WHEN is_full THEN 'recorded in full' ELSE 'not recorded in full: '
-            || coalesce(
-                'the highest that was is ' || full_step || ' (' || format('{:,}', full_bytes) || ' bytes)', 'none was'
-            ) END AS sentence
-    FROM detail_peak
+        sentence
+    FROM (
+        SELECT
+            session_id,
+            attempt,
+            rank,
+            min(started_ns) AS since_ns,
+            'operators, stacks and modules were not recorded in steps '
+            || string_agg(
+                step_first || CASE WHEN step_last IS NULL THEN ' on' ELSE ' to ' || step_last END, ', '
+                ORDER BY seq_first
+            )
+            || CASE min(asked_by) || max(asked_by)
+                WHEN 'autoauto' THEN ' (detail auto)'
+                WHEN 'autocontrol' THEN ' (detail auto, rankmem control)'
+                ELSE ' (rankmem control)' END
+            || ': categories other than those of parameters, gradients and optimizer state are unknown there; byte '
+            || 'figures are exact' AS sentence
+        FROM detail_span
+        GROUP BY session_id, attempt, rank
+        UNION ALL BY NAME
+        SELECT
+            session_id,
+            attempt,
+            rank,
+            'its highest finished step, ' || peak_step || ' (' || format('{:,}', peak_bytes) || ' bytes on ' || device
+            || '), was ' || CASE WHEN is_full THEN 'recorded in full' ELSE 'not recorded in full: '
+                || coalesce(
+                    'the highest that was is ' || full_step || ' (' || format('{:,}', full_bytes) || ' bytes)',
+                    'none was'
+                ) END AS sentence
+        FROM detail_peak
+    )
 ),
 absent AS (
     SELECT
