@@ -94,7 +94,8 @@ def _recomputed(
     died[saved] = end + 0.5
     if soonest:
         after = np.searchsorted(births, lives.born[saved], side="right")
-        died[saved] = births[np.minimum(after, len(births) - 1)] - 0.5
+        followed = after < len(births)  # the last one goes with the forward
+        died[saved[followed]] = births[after[followed]] - 0.5
     both = np.concatenate([saved, brief, outputs])
     return np.stack([again(lives.born[both]), ends, lives.bytes[both], lives.of[both].astype(np.float64)])
 
