@@ -1,7 +1,7 @@
 """Trainings in which each block is compared with those of steps before, and fully observed as well; a script.
 
-``python steady_trainings.py TRAINING SPOOL_FOLDER STEPS [DEVICE]``: the real tap and hooks, no preload, no
-shipper. Those of module_trainings, and those here: what a comparison could take for the same.
+``python steady_trainings.py TRAINING SPOOL_FOLDER STEPS [DEVICE [AUDITS_EVERY]]``: the real tap and hooks, no
+preload, no shipper; with AUDITS_EVERY calls are not observed in steps that are known. Those of module_trainings, and those here: what a comparison could take for the same.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def on_device(device: str) -> None:
         register_optimizer_step_post_hook(lambda *_: torch.set_default_device(device))
 
 
-def main(name: str, folder: Path, steps: int, device: str = "cpu") -> None:
+def main(name: str, folder: Path, steps: int, device: str = "cpu", audits_every: int = 0) -> None:
     """Trains on the device, observed and compared."""
     torch.set_num_threads(1)
     on_device(device)
@@ -229,7 +229,11 @@ def main(name: str, folder: Path, steps: int, device: str = "cpu") -> None:
     for hooks in (tags, weights, modules, StepHooks(tap, is_compiling, guard, of_steps, tags, weights)):
         hooks.install()
     told.connect(tap, of_steps, is_compiling)
-    tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS | What.EVIDENCE | What.SHOW_ALL)
+    tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS | What.EVIDENCE)
+    if audits_every:
+        assert tap.choose_steady(audits_every)
+    else:
+        tap.enable(What.SHOW_ALL)
     training = TRAININGS[name]()
     for _ in range(steps):
         training()
@@ -242,4 +246,4 @@ def main(name: str, folder: Path, steps: int, device: str = "cpu") -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5], *map(int, sys.argv[5:]))

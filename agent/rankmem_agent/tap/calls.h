@@ -79,6 +79,8 @@ int attach_calls() noexcept;
 // Lets torch run the callback or not. Without one torch skips observation altogether, so "off" costs nothing;
 // a callback that returns at once costs 1% of a step.
 void observe_calls(bool on) noexcept;
+// Lets torch run the callback of the user's ranges alone, while the other one does not run.
+void observe_ranges(bool on) noexcept;
 uint64_t calls_begun() noexcept;
 // Whether a block was ever recorded.
 bool has_recorded_blocks() noexcept;

@@ -294,6 +294,7 @@ void* run_keeper(void*) {
     } catch (...) {  // no memory now: a gap, unless there is some before the segment is needed
     }
     call_if_busy(state);
+    leave_steady_if_asked();
     const uint64_t now = monotonic_ns();
     __atomic_store_n(&spool.control->heartbeat_ns, now, __ATOMIC_RELAXED);
     if (samples_asked.exchange(false, std::memory_order_relaxed) || now - sampled_ns >= kSampleIntervalNs) {
