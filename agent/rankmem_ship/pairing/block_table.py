@@ -24,6 +24,7 @@ from rankmem_ship.pairing.state import (
     ABSENT,
     BLOCK_DTYPE,
     Array,
+    Known,
     PairingState,
     joined,
     of_kind,
@@ -47,13 +48,25 @@ def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
     rows["stack"] = points.stack[made]
     rows["call_id"] = np.where(older, 0, points.call_id[made])
     rows["allocated_ns"] = np.where(older, ABSENT, points.time_ns[made])
-    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq", "step", "phase"):
+    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq", "step", "phase", "like"):
         rows[column] = ABSENT
     rows["device"] = points.device[made]
     rows["preexisting"] = older
+    rows["by"] = _known_by(state, rows)
     blocks = joined([state.live, rows])
     _write_frees(blocks, points)
     return blocks, state.num_preexisting + int(older.sum())
+
+
+def _known_by(state: PairingState, made: Array) -> Array:
+    """Known, of each block made in a batch. While detail is reduced, the tap writes no call but one that it
+    reads at an allocation."""
+    if state.is_reduced:
+        by = np.where(made["call_id"] != 0, Known.EVIDENCE, Known.NONE)
+    else:
+        by = np.full(len(made), Known.OBSERVED)
+    known: Array = np.where(made["preexisting"], Known.AS_GIVEN, by)
+    return known
 
 
 def _write_frees(blocks: Array, points: Points) -> None:
@@ -131,6 +144,8 @@ def settle(
     told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]
     ends_due = rows_at(waiting, waiting["sent"] & (freed | told_twice))
     _describe(waiting, due & (place != ABSENT), place, calls, attribution)
+    is_lost = due & (place == ABSENT) & (waiting["call_id"] != 0) & (waiting["operator"] == 0)
+    waiting["by"][is_lost] = Known.NONE
     records_due = rows_at(waiting, due)
     waiting["sent_free_requested"] |= due & (waiting["free_requested_seq"] != ABSENT)
     waiting["sent"] |= due

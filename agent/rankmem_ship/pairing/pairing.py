@@ -71,7 +71,13 @@ class Pairing:
         self._stacks = Stacks(strings, meta.project_root, meta.privacy)
         self._texts = Texts(strings)
         whose = RankColumns(session_id=meta.session_id, attempt=meta.attempt, rank=meta.rank, strings=strings)
-        self._rows = RowMaker(whose=whose, stacks=self._stacks, bucket_records=bucket_records)
+        observes = "operators" not in str(meta.rank_row.get("not_recorded") or "").split(",")
+        self._rows = RowMaker(
+            whose=whose,
+            stacks=self._stacks,
+            bucket_records=bucket_records,
+            observes=observes if meta.infers else None,
+        )
 
     def feed(self, part: Chunk | Gap) -> None:
         """Take what comes next in the log; its rows come with the next cut."""

@@ -34,12 +34,13 @@ from rankmem_ship.pairing.columns import (
 from rankmem_ship.pairing.fact_rows import Rows, fact_rows
 from rankmem_ship.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_ship.pairing.stacks import Stacks
-from rankmem_ship.pairing.state import ABSENT, Array, rows_at
+from rankmem_ship.pairing.state import ABSENT, Array, Known, rows_at
 
 __all__ = ["RowMaker", "Rows"]
 
 ACTIONS: Final = tuple(action.name.lower() for action in Action)
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
+ATTRIBUTIONS: Final = tuple(known.name.lower() for known in Known if known is not Known.AS_GIVEN)
 COMPONENTS: Final = ("pytorch", "cuda_graph", "mem_pool", "pinned_host")
 
 
@@ -51,6 +52,9 @@ class RowMaker:
     stacks: Stacks
     bucket_records: int = BUCKET_RECORDS
     """Positions of the log in a row of memory_bucket."""
+    observes: bool | None = True
+    """Whether the process was started to observe operators at all; None for a foreign recording, in which
+    all is as in the source."""
 
     def rows(self, batch: Batch, resolved: Resolved, devices: Array) -> list[Rows]:
         """All rows of the batch, tables without a row left out. ``devices``: as they stand after it."""
@@ -130,8 +134,17 @@ class RowMaker:
             "forward_stack_id": self._stack_ids(blocks["forward_stack"]),
             "recomputed": flags(blocks["recomputed"]),
             "block_bytes": older_block_bytes(blocks, batch.records, devices),
+            "attribution": self._attributions(blocks["by"]),
+            "like_id": known(blocks["like"]),
         }
         return record_batch("allocation_record", columns, len(blocks))
+
+    def _attributions(self, by: Array) -> pa.Array:
+        if self.observes is None:
+            return null_names(len(by))
+        if not self.observes:
+            by = np.where(by == Known.OBSERVED, Known.NONE, by)
+        return coded_names(by.astype(np.int64) - 1, ATTRIBUTIONS)
 
     def _allocation_ends(self, blocks: Array, devices: Array) -> pa.RecordBatch | None:
         if not len(blocks):

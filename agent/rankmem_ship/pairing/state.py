@@ -8,6 +8,7 @@ stores it as it is (plain arrays and numbers). Runs in the shipper process.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,24 @@ Array = npt.NDArray[Any]
 
 ABSENT: Final = -1
 """Stands for "not known" in the int64 columns of blocks and calls: times, sequence numbers, steps."""
+
+
+class Known(enum.IntEnum):
+    """By what a block's operator, module, phase and stacks are known: ``allocation_record.attribution``."""
+
+    AS_GIVEN = 0
+    """Older than the recording: what is known of it came with it. NULL."""
+    OBSERVED = 1
+    """Its call was observed, or it was made outside of calls while calls were observed."""
+    TEMPLATE = 2
+    """Its step ran as a whole like an earlier, observed one: all is that of the block ``like``."""
+    TEMPLATE_PREFIX = 3
+    """Likewise, but the step differed later, or its end is not recorded."""
+    EVIDENCE = 4
+    """What was read at its allocation, without what goes on around it."""
+    NONE = 5
+    """Nothing was observed, or the record of its call is lost."""
+
 
 BLOCK_DTYPE: Final = np.dtype(
     [
@@ -39,6 +58,7 @@ BLOCK_DTYPE: Final = np.dtype(
         ("freed_ns", "<i8"),
         ("freed_seq", "<i8"),
         ("step", "<i8"),
+        ("like", "<i8"),  # allocation_id of the block of an earlier step that it is like
         ("operator", "<u4"),  # string ids of this spool; 0: none
         ("module", "<u4"),
         ("annotation", "<u4"),
@@ -50,7 +70,8 @@ BLOCK_DTYPE: Final = np.dtype(
         ("recomputed", "?"),
         ("sent", "?"),  # its allocation_record went out
         ("sent_free_requested", "?"),  # and it carried free_requested
-        ("spare", "V4"),  # to 144 bytes, so that columns are aligned
+        ("by", "u1"),  # Known
+        ("spare", "V3"),  # to 152 bytes, so that columns are aligned
     ]
 )
 """A block: alive, or freed while its call (and so its row) is still open."""
