@@ -35,7 +35,7 @@ CHECKPOINT_VERSION: Final = 8
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",
-    "tags", "lines", "steps",
+    "tags", "lines", "steps", "parts", "compared", "templates", "step_ends",
 )  # fmt: skip
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")

@@ -66,11 +66,13 @@ def shadowed(training: str, folder: Path, steps: int = 12, device: str = "cpu") 
     return compared(recorded_steps(training, folder, steps, device))
 
 
-def recorded_steps(training: str, folder: Path, steps: int, device: str = "cpu") -> Recording:
+def recorded_steps(
+    training: str, folder: Path, steps: int, device: str = "cpu", audits_every: int = 0
+) -> Recording:
     """One of steady_trainings, recorded in ``folder``."""
     spool = folder / "spool"
     spool.mkdir()
-    arguments = (training, str(spool), str(steps), device)
+    arguments = (training, str(spool), str(steps), device, str(audits_every))
     if device == "cpu":
         done = run_forked(SCRIPT, arguments, folder)
     else:

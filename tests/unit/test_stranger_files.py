@@ -343,7 +343,6 @@ def test_in_a_file_of_an_older_version_a_block_is_known_as_the_source_says(path:
         assert connection.sql(f"{asked} packed.allocation_record").fetchall() == [(None, None)]
 
 
-
 @pytest.mark.parametrize(
     ("statement", "what"),
     [

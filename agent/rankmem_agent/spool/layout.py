@@ -184,6 +184,8 @@ class Outcome(enum.IntEnum):
     tell how high a step stands, and is to choose by that."""
     AUTO = 3
     """Of no order: the tap has chosen, since ``order`` or (0) ``RANKMEM_DETAIL`` leaves it to it."""
+    MISSED = 4
+    """Of no order: a block came that no known part has, so all is observed again, from amid the step on."""
 
 
 class Action(enum.IntEnum):
@@ -371,7 +373,9 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "sequence_last": Slot("c", Value.NUMBER),
         "with_grad": Slot("d"),  # 1 if autograd was recording (grad mode)
         "stack_id": Slot("e", Value.STRING_ID),
-        "is_read": Slot("action"),  # 1: nobody observed it; it is what its one EVENT shows of where it is made
+        "is_read": Slot(
+            "action"
+        ),  # 1: nobody observed it; it is what its one EVENT shows of where it is made
     },
     Kind.CALL_FORWARD: {
         "forward_thread": Slot("a", Value.THREAD),

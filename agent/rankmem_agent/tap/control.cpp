@@ -224,7 +224,7 @@ void leave_steady() noexcept {
     detail_now = RKM_DETAIL_FULL;
     observe(detail_now);
     note_miss(now);
-    write_outcome(RKM_OUTCOME_AUTO, {level_of(now).order, detail_now, now, now, true}, now);
+    write_outcome(RKM_OUTCOME_MISSED, {level_of(now).order, detail_now, now, now, true}, now);
   }
   gate.store(false, std::memory_order_release);
 }

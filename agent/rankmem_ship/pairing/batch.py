@@ -15,8 +15,9 @@ import numpy as np
 
 from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, Missing
 from rankmem_ship.pairing.attribution import Attribution, attribute
-from rankmem_ship.pairing.block_table import block_table, describe_outside, settle
+from rankmem_ship.pairing.block_table import Settled, block_table, describe_outside, settle
 from rankmem_ship.pairing.calls import Calls, follow_calls
+from rankmem_ship.pairing.comparing import Comparison, compare
 from rankmem_ship.pairing.dependence import Dependence, dependence_of
 from rankmem_ship.pairing.devices import device_codes, with_devices
 from rankmem_ship.pairing.endings import with_endings
@@ -24,9 +25,10 @@ from rankmem_ship.pairing.markers import Markers, follow_markers
 from rankmem_ship.pairing.model import with_modules, with_weights
 from rankmem_ship.pairing.phases import phases_of
 from rankmem_ship.pairing.points import Points, Totals, points_of, totals_of
-from rankmem_ship.pairing.rounds import Rounds, rounds_of
+from rankmem_ship.pairing.rounds import NEVER, Rounds, rounds_of
 from rankmem_ship.pairing.state import ABSENT, Array, PairingState, of_kind, rows_at
 from rankmem_ship.pairing.steps import steps_of
+from rankmem_ship.pairing.templates import learn
 from rankmem_ship.pairing.texts import Texts
 from rankmem_ship.spool_reader.reader import Gap
 from rankmem_ship.spool_reader.segments import named
@@ -65,6 +67,11 @@ class Batch:
     markers: Markers
     dependence: Dependence
     rounds: Rounds
+    comparison: Comparison
+    templates: Array
+    """TEMPLATE_DTYPE, after the batch but for its categories."""
+    differs: Array
+    """TEMPLATE_DTYPE: places of templates in which another block was observed."""
     modules_due: Array
     """MODULE_DTYPE."""
     frozen_modules: Array
@@ -112,7 +119,9 @@ def advance(
     calls = follow_calls(state.calls, records, seq, time_ns, base_ns, markers)
     with_ends = with_endings(state.live, devices, records, seq, time_ns)
     points = points_of(state.live, devices, *with_ends)
-    blocks, num_preexisting = block_table(state, points)
+    ends = seq[records["kind"] == Kind.STEP]
+    blocks, num_preexisting = block_table(state, points, int(ends[0]) if len(ends) else NEVER)
+    comparison = compare(_compared_before(state), records, seq, points, blocks)
     totals, devices = totals_of(points, blocks["size"], devices, carries=not state.is_reduced)
     _add_call_sums(calls, points, blocks)
     next_seq = int(seq[-1]) + 1 if len(seq) else state.next_seq
@@ -120,7 +129,9 @@ def advance(
     phases = phases_of(state.threads, state.step, records, shows=not state.is_reduced)
     threads, step = phases.after(seq)
     describe_outside(blocks, points, np.searchsorted(seq, points.seq), phases, markers)
-    settled = settle(state, blocks, calls, attribution, final)
+    now_ns = int(time_ns[-1]) if len(time_ns) else state.last_ns
+    settled = settle(state, blocks, calls, attribution, comparison, now_ns=now_ns, final=final)
+    learned = learn(state.templates, settled.records_due, comparison)
     dependence = dependence_of(_dependence_before(state), records, seq, calls, texts.are_optimizers)
     rounds = rounds_of(_rounds_before(state), records, seq, calls)
     modules = with_modules(state.modules, records)
@@ -141,6 +152,9 @@ def advance(
         markers=markers,
         dependence=dependence,
         rounds=rounds,
+        comparison=comparison,
+        templates=learned.templates,
+        differs=learned.differs,
         modules_due=rows_at(modules, ~modules["sent"]),
         frozen_modules=modules["path"][modules["frozen"]],
         weights_due=rows_at(weights, ~weights["sent"]),
@@ -163,8 +177,14 @@ def advance(
         weights=_all_sent(weights),
         devices=_named(devices, records),
         steps=steps,
+        parts=comparison.parts,
+        compared=_still_waiting(comparison.blocks, settled),
+        templates=learned.templates,
+        step_ends=comparison.step_ends,
+        made_in_step=comparison.made_in_step,
+        is_mixed=state.is_mixed and not len(ends),
         clock_base_ns=base_ns if len(records) else state.clock_base_ns,
-        last_ns=int(time_ns[-1]) if len(time_ns) else state.last_ns,
+        last_ns=now_ns,
         num_preexisting=num_preexisting,
         **_counted(state, batch),
     )
@@ -178,6 +198,17 @@ def _dependence_before(state: PairingState) -> tuple[int, ...]:
 
 def _rounds_before(state: PairingState) -> tuple[int, int, int, int]:
     return state.last_phase, state.last_break_seq, state.last_run_node_seq, state.last_step_seq
+
+
+def _compared_before(state: PairingState) -> tuple[Array, Array, Array, int]:
+    return state.parts, state.compared, state.step_ends, state.made_in_step
+
+
+def _still_waiting(compared: Array, settled: Settled) -> Array:
+    if not len(compared):
+        return compared
+    alive = settled.live["allocation_id"][~settled.live["sent"]]
+    return rows_at(compared, np.isin(compared["allocation_id"], [*alive, *settled.ended["allocation_id"]]))
 
 
 def _clock_base(records: Array, fallback_ns: int) -> int:

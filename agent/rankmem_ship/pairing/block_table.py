@@ -16,6 +16,7 @@ from rankmem_agent.spool.layout import Action, Kind
 from rankmem_ship.pairing.attribution import Attribution
 from rankmem_ship.pairing.calls import Calls
 from rankmem_ship.pairing.columns import ints, nulls
+from rankmem_ship.pairing.comparing import Comparison
 from rankmem_ship.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_ship.pairing.markers import Markers
 from rankmem_ship.pairing.phases import Phases
@@ -30,10 +31,15 @@ from rankmem_ship.pairing.state import (
     of_kind,
     rows_at,
 )
+from rankmem_ship.pairing.templates import take_over
 
 
-def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
-    """The blocks alive before and those made, with their frees; and the count of older ones."""
+def block_table(state: PairingState, points: Points, first_end: int) -> tuple[Array, int]:
+    """The blocks alive before and those made, with their frees; and the count of older ones.
+
+    Args:
+        first_end: where in the log the first step of the batch ends; beyond it where none does.
+    """
     made = np.flatnonzero(points.makes_block)
     rows = np.zeros(len(made), BLOCK_DTYPE)
     older = ~points.is_event[made]
@@ -48,21 +54,33 @@ def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
     rows["stack"] = points.stack[made]
     rows["call_id"] = np.where(older, 0, points.call_id[made])
     rows["allocated_ns"] = np.where(older, ABSENT, points.time_ns[made])
-    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq", "step", "phase", "like"):
+    for column in (
+        "free_requested_ns",
+        "free_requested_seq",
+        "freed_ns",
+        "freed_seq",
+        "step",
+        "phase",
+        "like",
+    ):
         rows[column] = ABSENT
     rows["device"] = points.device[made]
     rows["preexisting"] = older
-    rows["by"] = _known_by(state, rows)
+    rows["by"] = _known_by(state, rows, first_end)
     blocks = joined([state.live, rows])
     _write_frees(blocks, points)
     return blocks, state.num_preexisting + int(older.sum())
 
 
-def _known_by(state: PairingState, made: Array) -> Array:
+def _known_by(state: PairingState, made: Array, first_end: int) -> Array:
     """Known, of each block made in a batch. While detail is reduced, the tap writes no call but one that it
-    reads at an allocation."""
+    reads at an allocation; in the rest of a step of which the beginning was not observed, calls lack what goes on
+    around them."""
     if state.is_reduced:
-        by = np.where(made["call_id"] != 0, Known.EVIDENCE, Known.NONE)
+        otherwise = Known.WAITS if state.is_steady else Known.NONE
+        by = np.where(made["call_id"] != 0, Known.EVIDENCE, otherwise)
+    elif state.is_mixed:
+        by = np.where(made["allocation_id"] < first_end, Known.EVIDENCE, Known.OBSERVED)
     else:
         by = np.full(len(made), Known.OBSERVED)
     known: Array = np.where(made["preexisting"], Known.AS_GIVEN, by)
@@ -133,13 +151,21 @@ class Settled:
 
 
 def settle(
-    state: PairingState, blocks: Array, calls: Calls, attribution: Attribution, final: bool
+    state: PairingState,
+    blocks: Array,
+    calls: Calls,
+    attribution: Attribution,
+    comparison: Comparison,
+    *,
+    now_ns: int,
+    final: bool,
 ) -> Settled:
     """Decide what goes out."""
     waiting = joined([blocks, state.ended])
+    holds = take_over(waiting, state.templates, comparison, now_ns, final=final)
     place = calls.place(waiting["call_id"])
     is_open = calls.are_open(place)
-    due = ~waiting["sent"] & (~is_open | final)
+    due = ~waiting["sent"] & ~holds & (~is_open | final)
     freed = waiting["freed_seq"] != ABSENT
     told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]
     ends_due = rows_at(waiting, waiting["sent"] & (freed | told_twice))

@@ -30,12 +30,14 @@ class Source(enum.IntEnum):
     """Unknown; temporary if it dies in the optimizer's step that made it."""
     SETUP = 4
     """Unknown; activation if it dies before a second backward, see rankmem_ship.pairing.categories_lives."""
-    BUFFER = 5
-    CACHE = 6
-    GRADIENT = 7
-    PARAMETER = 8
-    OPTIMIZER_STATE = 9
-    USER = 10
+    LIKE = 5
+    """That of the block of an earlier step that it is like, if it lives as that did."""
+    BUFFER = 6
+    CACHE = 7
+    GRADIENT = 8
+    PARAMETER = 9
+    OPTIMIZER_STATE = 10
+    USER = 11
     """Whatever the training script itself has tagged."""
 
 

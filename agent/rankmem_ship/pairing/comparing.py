@@ -65,6 +65,10 @@ class Comparison:
     made_in_step: int
     """Blocks that the thread of the last STEP has allocated since."""
 
+    def showing(self) -> Array:
+        """Threads that show where they are: those that end steps, and those that run autograd's nodes for others."""
+        return np.concatenate([self.step_ends["thread"], self.parts["thread"][self.parts["nodes_of"] != 0]])
+
     def ages(self, allocation_ids: Array) -> tuple[Array, Array]:
         """How old blocks are at the batch's end: steps, and blocks of the thread that ends steps in the last."""
         steps = len(self.step_ends) - np.searchsorted(self.step_ends["seq"], allocation_ids)
@@ -179,9 +183,7 @@ def _with_ends(step_ends: Array, records: Array, seq: Array) -> Array:
     return joined([step_ends, rows])
 
 
-def _lives(
-    points: Points, blocks: Array, ends: Array, made: Array, made_in_step: int, seq: Array
-) -> Array:
+def _lives(points: Points, blocks: Array, ends: Array, made: Array, made_in_step: int, seq: Array) -> Array:
     """Of the blocks whose tensor died in the batch.
 
     Args:

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from rankmem_ship.pairing.comparing import Comparison, EndedPart
+from rankmem_ship.pairing.comparing import Comparison
 from rankmem_ship.pairing.state import ABSENT, TEMPLATE_DTYPE, Array, Known, joined, rows_at
 
 WAIT_NS: Final = 1_000_000_000
@@ -79,9 +79,7 @@ def learn(templates: Array, blocks: Array, comparison: Comparison) -> Learned:
     return Learned(templates=joined([templates[:0], *kept, *going_on.values()]), differs=joined(differs))
 
 
-def take_over(
-    waiting: Array, templates: Array, comparison: Comparison, now_ns: int, *, final: bool
-) -> Array:
+def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: int, *, final: bool) -> Array:
     """Describes blocks of unobserved calls by their templates; bool of each: it waits for its part's end.
 
     Args:
@@ -91,7 +89,7 @@ def take_over(
     asked = np.flatnonzero((waiting["by"] == Known.WAITS) & ~waiting["sent"])
     if not len(asked):
         return holds
-    place = _indices(waiting["allocation_id"][asked], comparison.blocks["allocation_id"])
+    place = indices(waiting["allocation_id"][asked], comparison.blocks["allocation_id"])
     compared = rows_at(comparison.blocks, place)
     is_compared = place != ABSENT
     like, is_whole, is_over = _verdicts(compared, comparison, templates)
@@ -109,7 +107,9 @@ def take_over(
     waiting["like"][at] = source["allocation_id"]
     for name in IDENTITY:
         waiting[name][at] = source[name]
-    waiting["annotation"][at] = np.where(waiting["annotation"][at] != 0, waiting["annotation"][at], source["annotation"])
+    waiting["annotation"][at] = np.where(
+        waiting["annotation"][at] != 0, waiting["annotation"][at], source["annotation"]
+    )
     return holds
 
 
@@ -119,7 +119,9 @@ def _verdicts(compared: Array, comparison: Comparison, templates: Array) -> tupl
     is_whole, is_over = np.zeros(len(compared), np.bool_), np.zeros(len(compared), np.bool_)
     sizes = {
         (int(thread), int(step)): int(num)
-        for (thread, step), num in zip(*_counted(rows_at(templates, templates["times"] >= CONFIRMED)), strict=True)
+        for (thread, step), num in zip(
+            *_counted(rows_at(templates, templates["times"] >= CONFIRMED)), strict=True
+        )
     }
     for part in comparison.ended:
         own = (compared["thread"] == part.thread) & (compared["part"] == part.step)
@@ -136,7 +138,7 @@ def _verdicts(compared: Array, comparison: Comparison, templates: Array) -> tupl
 
 def _rows(blocks: Array, compared: Array) -> Array:
     """TEMPLATE_DTYPE of observed blocks that have a place in a part."""
-    place = _indices(blocks["allocation_id"], compared["allocation_id"])
+    place = indices(blocks["allocation_id"], compared["allocation_id"])
     observed = (place != ABSENT) & (blocks["by"] == Known.OBSERVED) & ~blocks["preexisting"]
     blocks, compared = rows_at(blocks, observed), rows_at(compared, place[observed])
     rows = np.zeros(len(blocks), TEMPLATE_DTYPE)
@@ -149,7 +151,7 @@ def _rows(blocks: Array, compared: Array) -> Array:
 
 
 def _note_deaths(templates: Array, lives: Array) -> None:
-    place = _indices(templates["allocation_id"], lives["allocation_id"])
+    place = indices(templates["allocation_id"], lives["allocation_id"])
     died = np.flatnonzero(place != ABSENT)
     for name in ("steps", "place", "thread"):
         templates[f"died_{name}"][died] = lives[name][place[died]]
@@ -186,7 +188,9 @@ def _confirm(known: dict[tuple[int, int], Array], like: tuple[int, int], own: Ar
         new["step"] = like[1]
     for name in ("operator", "module"):
         other = (before[name] != own[name]) & (own[name] != before[f"other_{name}"])
-        new[f"other_{name}"] = np.where(other, np.where(new[name] == own[name], before[name], own[name]), before[f"other_{name}"])
+        new[f"other_{name}"] = np.where(
+            other, np.where(new[name] == own[name], before[name], own[name]), before[f"other_{name}"]
+        )
         differs |= other
     for name in ("phase", "stack", "forward_stack", "recomputed"):
         other = (before[name] != own[name]) & (before[name] != _UNKNOWN.get(name, 0))
@@ -227,7 +231,7 @@ def _find(templates: Array, threads: Array, steps: Array, places: Array) -> Arra
     return found
 
 
-def _indices(wanted: Array, among: Array) -> Array:
+def indices(wanted: Array, among: Array) -> Array:
     """Index of each id among others, which are sorted or not; ABSENT for one that is not there."""
     if not len(among) or not len(wanted):
         return np.full(len(wanted), ABSENT)
@@ -235,6 +239,3 @@ def _indices(wanted: Array, among: Array) -> Array:
     near = order[np.minimum(np.searchsorted(among[order], wanted), len(order) - 1)]
     indices: Array = np.where(among[near] == wanted, near, ABSENT)
     return indices
-
-
-__all__ = ["CONFIRMED", "EndedPart", "Learned", "learn", "take_over"]

@@ -1,0 +1,106 @@
+"""Runs one of steady_trainings twice: fully observed, and with calls unobserved in steps that are known.
+
+``python steadied.py [TRAINING ...]`` prints the comparison of each. Both runs have the same seed, so the blocks of each
+thread are the same ones in the same order, and every column of a block can be held against the other run's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from recorded_models import paired_rows
+from shadowed import IDENTITY, blocks_of, recorded_steps
+
+Row = Mapping[str, Any]
+AUDITS_EVERY: Final = 50
+
+
+@dataclass(slots=True, kw_only=True)
+class Steadied:
+    """The blocks of a training, by what the steady run knows each."""
+
+    known_by: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[tuple[str, str, Any, Any]] = field(default_factory=Counter)
+    """(attribution, column, steady, observed), where the steady run says something else and is not silent."""
+    silent: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(attribution, column), where it says nothing and the other one something."""
+    more: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The other way round."""
+
+
+def steadied(training: str, folder: Path, steps: int) -> Steadied:
+    """Trains in ``folder`` and compares."""
+    runs = []
+    for name, audits_every in (("observed", 0), ("steady", AUDITS_EVERY)):
+        own = folder / name
+        own.mkdir()
+        runs.append(_by_thread(paired_rows(recorded_steps(training, own, steps, "cpu", audits_every))))
+    observed, steady = runs
+    if [len(rows) for rows in observed] != [len(rows) for rows in steady]:
+        raise RuntimeError(
+            f"other blocks: {[(len(a), len(b)) for a, b in zip(observed, steady, strict=False)]}"
+        )
+    found = Steadied()
+    for of_thread, of_steady in zip(observed, steady, strict=True):
+        for then, now in zip(of_thread, of_steady, strict=True):
+            _compare(found, then, now)
+    return found
+
+
+def _by_thread(tables: Any) -> list[list[Row]]:
+    """The rows of each thread's blocks in their order, threads by their first block."""
+    rows = blocks_of(tables)
+    threads: dict[int, list[Row]] = {}
+    events = tables["memory_event"]
+    for block, thread, action in zip(
+        events["allocation_id"].to_pylist(),
+        events["thread"].to_pylist(),
+        events["action"].to_pylist(),
+        strict=True,
+    ):
+        if action == "alloc":
+            threads.setdefault(thread, []).append(rows[block])
+    return list(threads.values())
+
+
+def _compare(found: Steadied, then: Row, now: Row) -> None:
+    by = str(now["attribution"])
+    found.known_by[by] += 1
+    for column in (*IDENTITY, "category", "annotation", "step", "size_bytes"):
+        said, seen = now[column], then[column]
+        if said == seen:
+            continue
+        nothing = "unknown" if column == "category" else None
+        if said == nothing or (column == "recomputed" and by in ("none", "evidence")):
+            found.silent[by, column] += 1
+        elif seen == nothing:
+            found.more[by, column] += 1
+        elif not (isinstance(said, str) and seen in said.split(" or ")):
+            found.wrong[by, column, said, seen] += 1
+
+
+def report(name: str, found: Steadied) -> str:
+    """A line, and one for each kind of difference."""
+    known = ", ".join(f"{by} {count}" for by, count in found.known_by.most_common())
+    lines = [f"{name}: {known}; wrong {sum(found.wrong.values())}, silent {sum(found.silent.values())}"]
+    for title, kinds in (("wrong", found.wrong), ("silent", found.silent), ("more", found.more)):
+        lines += [f"    {title} {count} {what}" for what, count in kinds.most_common(8)]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    from steady_trainings import TRAININGS
+
+    for name in sys.argv[1:] or TRAININGS:
+        with tempfile.TemporaryDirectory() as made:
+            try:
+                print(report(name, steadied(name, Path(made), 120)), flush=True)
+            except RuntimeError as error:
+                print(name, "FAILED", str(error)[-1500:], flush=True)
