@@ -1,7 +1,8 @@
 """Runs one of steady_trainings twice: fully observed, and with calls unobserved in steps that are known.
 
-``python steadied.py [TRAINING ...]`` prints the comparison of each. Both runs have the same seed, so the blocks of each
-thread are the same ones in the same order, and every column of a block can be held against the other run's.
+``python steadied.py [TRAINING ...]`` prints the comparison of each. Both runs have the same seed, so the
+blocks of each thread are the same ones in the same order, and every column of a block can be held against
+the other run's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Trainings in which each block is compared with those of steps before, and fully observed as well; a script.
 
-``python steady_trainings.py TRAINING SPOOL_FOLDER STEPS [DEVICE [AUDITS_EVERY]]``: the real tap and hooks, no
-preload, no shipper; with AUDITS_EVERY calls are not observed in steps that are known. Those of module_trainings, and those here: what a comparison could take for the same.
+``python steady_trainings.py TRAINING SPOOL_FOLDER STEPS [DEVICE [AUDITS_EVERY]]``: the real tap and hooks,
+no preload, no shipper; with AUDITS_EVERY calls are not observed in steps that are known. Those of
+module_trainings, and those here: what a comparison could take for the same.
 """
 
 from __future__ import annotations

@@ -28,8 +28,9 @@ ids count from 1 for each type. The reader stops at an entry that is cut short o
 
 All integers are little-endian.
 
-Version 7 has steady steps and calls that nobody observed, version 6 PART records and the outcome AUTO, version 5 ROUNDING records, version 4 DETAIL records, version
-3 EVIDENCE records; all else is as in version 2. All are still read.
+Version 7 has steady steps and calls that nobody observed, version 6 PART records and the outcome AUTO,
+version 5 ROUNDING records, version 4 DETAIL records, version 3 EVIDENCE records; all else is as in version
+2. All are still read.
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ class Detail(enum.IntEnum):
     AUTO = 2
     """In an order alone: one of the two, as the tap chooses from step to step."""
     STEADY = 3
-    """Calls are not observed, since the step is known: PART records say which earlier step each block is like.
-    Where a block is like none, a call with ``is_read`` stands for it."""
+    """Calls are not observed, since the step is known: PART records say which earlier step each block is
+    like. Where a block is like none, a call with ``is_read`` stands for it."""
 
 
 class Course(enum.IntEnum):

@@ -44,6 +44,8 @@ std::atomic<uint64_t> last_call_id{0};
 std::atomic<uint64_t> last_marker_id{0};
 std::atomic<uint64_t> last_node{0};
 std::atomic<bool> has_blocks{false};
+// How often calls were observed again amid a step: operators go on then that nobody saw begin.
+std::atomic<uint32_t> times_resumed{0};
 // Of the optimizer's step that goes on: its thread, and the call of a module that it is in.
 std::atomic<const ThreadState*> stepping_thread{nullptr};
 std::atomic<PythonFrame> call_around_step{nullptr};
@@ -244,11 +246,26 @@ inline ModuleHere where(ThreadState& thread) noexcept {
   return here;
 }
 
+// Whether a call that begins is the outermost of its thread although calls were not observed when others began: what
+// runs within one of those is no call, and its blocks are read as that one's (write_read_block).
+__attribute__((noinline)) bool is_outermost(ThreadState& thread, const NameEntry& name, bool is_backward) noexcept {
+  if (!is_backward && !name.is_engine) {
+    const uint32_t around = native_operator();
+    if (around != 0 && around != name.id) return false;
+  }
+  thread.times_resumed = times_resumed.load(std::memory_order_relaxed);
+  return true;
+}
+
 void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is_backward) {
   ThreadCaches* caches = caches_of(thread);
   if (caches == nullptr || thread.depth == kFramesMax || function.isAsync()) return;
   const ModuleHere here = where(thread);
   const NameEntry name = name_of(function, *caches);
+  if (__builtin_expect(thread.times_resumed != times_resumed.load(std::memory_order_relaxed), 0) &&
+      !is_outermost(thread, name, is_backward)) {
+    return;
+  }
   const uint64_t sequence = at::sequence_number::peek();
   // What moved before an inner call began is the outer one's own.
   if (thread.depth != 0 && thread.operator_at == 0) credit_sequence(thread.frames[thread.depth - 1], sequence);
@@ -588,6 +605,8 @@ void observe_ranges(bool on) noexcept try {
   on ? at::reenableCallback(range_callback_handle) : at::disableCallback(range_callback_handle);
 } catch (...) {
 }
+
+void note_resumed() noexcept { times_resumed.fetch_add(1); }
 
 void observe_calls(bool on) noexcept try {
   if (callback_handle == at::INVALID_CALLBACK_HANDLE) return;

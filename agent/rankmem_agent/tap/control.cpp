@@ -222,6 +222,7 @@ void leave_steady() noexcept {
   if (detail_now == RKM_DETAIL_STEADY) {
     const uint64_t now = step.load(std::memory_order_relaxed);
     detail_now = RKM_DETAIL_FULL;
+    note_resumed();
     observe(detail_now);
     note_miss(now);
     write_outcome(RKM_OUTCOME_MISSED, {level_of(now).order, detail_now, now, now, true}, now);

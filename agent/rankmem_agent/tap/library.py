@@ -282,13 +282,8 @@ class Tap:
         self._library.rkm_enable(int(what), int(on))
 
     def choose_steady(self, audits_every: int) -> bool:
-        """From the next step on calls are not observed in steps that are known; in one of so many they are all the
-        same. False where nothing can be compared here: then all is observed in each step."""
-        return int(self._library.rkm_choose_steady(audits_every)) == 0
-
-    def choose_steady(self, audits_every: int) -> bool:
-        """From the next step on calls are not observed in steps that are known; in one of so many they are all the
-        same. False where nothing can be compared here: then all is observed in each step."""
+        """From the next step on calls are not observed in steps that are known; in one of so many they are
+        all the same. False where nothing can be compared here: then all is observed in each step."""
         return int(self._library.rkm_choose_steady(audits_every)) == 0
 
     def intern(self, text: str) -> int:

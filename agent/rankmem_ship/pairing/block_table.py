@@ -74,8 +74,8 @@ def block_table(state: PairingState, points: Points, first_end: int) -> tuple[Ar
 
 def _known_by(state: PairingState, made: Array, first_end: int) -> Array:
     """Known, of each block made in a batch. While detail is reduced, the tap writes no call but one that it
-    reads at an allocation; in the rest of a step of which the beginning was not observed, calls lack what goes on
-    around them."""
+    reads at an allocation; in the rest of a step of which the beginning was not observed, calls lack what
+    goes on around them."""
     if state.is_reduced:
         otherwise = Known.WAITS if state.is_steady else Known.NONE
         by = np.where(made["call_id"] != 0, Known.EVIDENCE, otherwise)

@@ -8,8 +8,8 @@ The names and their meaning are torch.profiler's (docs/categories.md: how they a
 1. *Tagged* by the user, or by the hooks: optimizer_state, parameter, gradient, kv_cache; also buffers.
 2. *temporary*: freed in the call that made it; in backward, in the autograd node that made it.
 3. By its call (rankmem_ship.pairing.categories_rules): gradient, autograd_detail, activation, input.
-4. Where calls are not observed in steps that are known: that of the block that it is like, if it lives as that did
-   (rankmem_ship.pairing.categories_templates).
+4. Where calls are not observed in steps that are known: that of the block that it is like, if it lives as
+   that did (rankmem_ship.pairing.categories_templates).
 5. By its life (rankmem_ship.pairing.categories_lives): temporary of an optimizer, activation without
    autograd, input.
 

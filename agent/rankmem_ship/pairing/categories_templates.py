@@ -1,11 +1,11 @@
 """The category of blocks whose calls were not observed: that of the block that each is like.
 
-Stage: pairing; shipper process, pure functions over arrays. In: the table of blocks whose rows go out or went out, and a
-batch's lives. Out: their categories, written into the table.
+Stage: pairing; shipper process, pure functions over arrays. In: the table of blocks whose rows go out or
+went out, and a batch's lives. Out: their categories, written into the table.
 
-The rules of a category look at how a block lives. So the category is taken over as the row goes out, and holds while the
-block lives as the other one did: it dies as many steps later, behind as many blocks, on a thread that shows where it is.
-Once it does not, nothing is known.
+The rules of a category look at how a block lives. So the category is taken over as the row goes out, and
+holds while the block lives as the other one did: it dies as many steps later, behind as many blocks, on a
+thread that shows where it is. Once it does not, nothing is known.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Where in its thread's part of a step each block comes, and how it lives, as far as the log tells.
 
-Stage: pairing; shipper process, pure functions over arrays. In: a batch's records and the parts that go on. Out: for
-each block that the tap compared its place, and the parts that have ended. A log in which nothing was compared has no
-PART record, and this costs nothing.
+Stage: pairing; shipper process, pure functions over arrays. In: a batch's records and the parts that go on.
+Out: for each block that the tap compared its place, and the parts that have ended. A log in which nothing
+was compared has no PART record, and this costs nothing.
 
-A part is the blocks that a thread allocates in a step, in their order. The tap says of whole parts, and of beginnings,
-which earlier part they are like (rankmem_agent.spool.layout.Course). A part whose blocks are not all in the log is like
-no other.
+A part is the blocks that a thread allocates in a step, in their order. The tap says of whole parts, and of
+beginnings, which earlier part they are like (rankmem_agent.spool.layout.Course). A part whose blocks are
+not all in the log is like no other.
 
-A life is where a block's tensor died, seen from where it was made: how many steps later, behind how many blocks of the
-thread that ends steps, and on which thread.
+A life is where a block's tensor died, seen from where it was made: how many steps later, behind how many
+blocks of the thread that ends steps, and on which thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class EndedPart:
     thread: int
     step: int
     like_step: int
-    """The step whose part it is like as a whole, its own for a new one; ABSENT: none, or blocks are missing."""
+    """The step whose part it is like as a whole, its own for a new one; ABSENT: none, or blocks are
+    missing."""
     num_blocks: int
 
 
@@ -66,11 +67,13 @@ class Comparison:
     """Blocks that the thread of the last STEP has allocated since."""
 
     def showing(self) -> Array:
-        """Threads that show where they are: those that end steps, and those that run autograd's nodes for others."""
+        """Threads that show where they are: those that end steps, and those that run autograd's nodes for
+        others."""
         return np.concatenate([self.step_ends["thread"], self.parts["thread"][self.parts["nodes_of"] != 0]])
 
     def ages(self, allocation_ids: Array) -> tuple[Array, Array]:
-        """How old blocks are at the batch's end: steps, and blocks of the thread that ends steps in the last."""
+        """How old blocks are at the batch's end: steps, and blocks of the thread that ends steps in the
+        last."""
         steps = len(self.step_ends) - np.searchsorted(self.step_ends["seq"], allocation_ids)
         return steps, np.full(len(allocation_ids), self.made_in_step)
 
@@ -81,7 +84,8 @@ def compare(
     """The parts of a batch.
 
     Args:
-        before: PART_DTYPE, COMPARED_DTYPE, STEP_END_DTYPE and how many blocks were made in the step, before it.
+        before: PART_DTYPE, COMPARED_DTYPE, STEP_END_DTYPE and how many blocks were made in the step, before
+            it.
         made: BLOCK_DTYPE, the batch's blocks: all alive before it, then those made.
     """
     parts, waiting, step_ends, made_in_step = before
@@ -167,7 +171,8 @@ def _of_thread(part: Array, records: Array, seq: Array) -> tuple[Array, list[End
 
 
 def _go_on(part: Array, rows: Array) -> None:
-    """Gives the next blocks of a thread their places in its part, if that was compared from its beginning on."""
+    """Gives the next blocks of a thread their places in its part, if that was compared from its beginning
+    on."""
     if not len(rows) or not part["is_open"][0]:
         return
     first = int(part["num_blocks"][0]) + 1

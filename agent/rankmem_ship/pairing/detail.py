@@ -1,9 +1,9 @@
 """What a DETAIL record changes in what pairing knows: from it on more or less is recorded around the events.
 
-Stage: pairing; shipper process, pure functions. A batch begins with such a record or has none. Bytes go on as
-they were. While operators are not observed no category is inferred and no phase is known; what was seen
-before proves nothing about what follows the stretch that nobody has seen; but after steps that are known as a whole, all is as it
-was after the last one that was observed.
+Stage: pairing; shipper process, pure functions. A batch begins with such a record or has none. Bytes go on
+as they were. While operators are not observed no category is inferred and no phase is known; what was seen
+before proves nothing about what follows the stretch that nobody has seen; but after steps that are known as
+a whole, all is as it was after the last one that was observed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def at_detail(state: PairingState, records: Array, seq: Array) -> PairingState:
 
 
 def _reduced(state: PairingState) -> PairingState:
-    """The allocator's last figures, which come with calls, hold no more; nor, unless the steps that follow are known, does a
-    thread's last phase."""
+    """The allocator's last figures, which come with calls, hold no more; nor, unless the steps that follow
+    are known, does a thread's last phase."""
     devices, categories = state.devices.copy(), state.categories.copy()
     devices["allocated"] = devices["active"] = ABSENT
     categories["source"][np.isin(categories["source"], _OPEN)] = Source.RULE

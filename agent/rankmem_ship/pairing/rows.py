@@ -144,7 +144,8 @@ class RowMaker:
         return record_batch("allocation_record", columns, len(blocks))
 
     def _names_or(self, batch: Batch, column: str) -> pa.Array:
-        """Operators or modules of the blocks whose rows go out; "a or b" where both were seen in their place."""
+        """Operators or modules of the blocks whose rows go out; "a or b" where both were seen in their
+        place."""
         blocks, strings = batch.records_due, self.whose.strings
         doubts = rows_at(batch.templates, batch.templates[f"other_{column}"] != 0)
         place = indices(blocks["like"], doubts["allocation_id"])

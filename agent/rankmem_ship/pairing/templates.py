@@ -1,18 +1,19 @@
 """Templates: what was observed of a part of a step, and blocks of later parts that take it over.
 
-Stage: pairing; shipper process, pure functions over arrays. In: blocks whose rows go out, with their places in their
-parts (rankmem_ship.pairing.comparing). Out: templates, and blocks described by them.
+Stage: pairing; shipper process, pure functions over arrays. In: blocks whose rows go out, with their places
+in their parts (rankmem_ship.pairing.comparing). Out: templates, and blocks described by them.
 
-**Learned** where calls are observed. A template is taken from the second part that is like it: the first batch of a line
-of the script has no category yet. Every later one that was observed is held against it: where operator or module
-differs, both are known from then on and a block says "a or b"; of all else that differs nothing is said any more.
+**Learned** where calls are observed. A template is taken from the second part that is like it: the first
+batch of a line of the script has no category yet. Every later one that was observed is held against it:
+where operator or module differs, both are known from then on and a block says "a or b"; of all else that
+differs nothing is said any more.
 
-**Taken over** where calls are not observed. A block waits until its part has ended: only the whole of it says which
-part it is like. Where it is like none in the end, where the end is not in the log, or where it waited WAIT_NS, what the
-beginning says stands, and its row says that (``template_prefix``).
+**Taken over** where calls are not observed. A block waits until its part has ended: only the whole of it
+says which part it is like. Where it is like none in the end, where the end is not in the log, or where it
+waited WAIT_NS, what the beginning says stands, and its row says that (``template_prefix``).
 
-A block of a part that another thread's autograd nodes belong to is never more than that: what shows that two parts are
-alike lies on both threads.
+A block of a part that another thread's autograd nodes belong to is never more than that: what shows that
+two parts are alike lies on both threads.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Learned:
     templates: Array
     """TEMPLATE_DTYPE."""
     differs: Array
-    """TEMPLATE_DTYPE: places of templates in which a part was observed to differ, as they are from here on."""
+    """TEMPLATE_DTYPE: places of templates in which a part was observed to differ, as they are from here
+    on."""
 
 
 def learn(templates: Array, blocks: Array, comparison: Comparison) -> Learned:
@@ -114,7 +116,8 @@ def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: 
 
 
 def _verdicts(compared: Array, comparison: Comparison, templates: Array) -> tuple[Array, Array, Array]:
-    """Of compared blocks: the step whose part theirs is like as a whole, whether it is, and whether it has ended."""
+    """Of compared blocks: the step whose part theirs is like as a whole, whether it is, and whether it has
+    ended."""
     like = np.full(len(compared), ABSENT)
     is_whole, is_over = np.zeros(len(compared), np.bool_), np.zeros(len(compared), np.bool_)
     sizes = {
@@ -177,7 +180,8 @@ def _is_complete(rows: Array, num_blocks: int) -> bool:
 
 
 def _confirm(known: dict[tuple[int, int], Array], like: tuple[int, int], own: Array) -> Array:
-    """Holds a part that was observed against its template, which it replaces the first time; the places that differ."""
+    """Holds a part that was observed against its template, which it replaces the first time; the places
+    that differ."""
     before = known[like]
     if len(before) != len(own):  # cannot be: the tap compares lengths
         return own[:0]
