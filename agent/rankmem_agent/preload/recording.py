@@ -45,6 +45,10 @@ class Recording(Protocol):
         """Creates the spool's files and begins; what the hooks record goes to what it returns. The spool has
         a small budget until it is published."""
 
+    def look_for_steady_steps(self) -> None:
+        """Has calls unobserved in steps that are known, where the configuration wants that and it can be done
+        here; once modules are read from frames."""
+
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool to ``spool_dir``, an empty folder, and grants the whole budget."""
 
@@ -81,7 +85,7 @@ def choose(torch: Any, config: AgentConfig, guard: Guard) -> Recording:
     """
     has_cuda = torch.version.cuda is not None and (config.devices is None or "cuda" in config.devices)
     try:
-        build = ensure_built()
+        build = _built(config, guard)
     except RankmemError:
         if not has_cuda:
             raise
@@ -89,6 +93,16 @@ def choose(torch: Any, config: AgentConfig, guard: Guard) -> Recording:
     if has_cuda and not build.has_cuda and _NVIDIA_CONTROL.exists():
         return SnapshotAttachment(torch, config, guard)
     return NativeRecording(torch, config, guard, build)
+
+
+def _built(config: AgentConfig, guard: Guard) -> Build:
+    """The tap, with what steady steps need where they are wanted and it can be built."""
+    if config.audits_every:
+        try:
+            return ensure_built(with_evidence=True)
+        except RankmemError as error:
+            guard.report(f"RANKMEM_STEADY has no effect: {error.message}")
+    return ensure_built()
 
 
 class NativeRecording:
@@ -149,6 +163,17 @@ class NativeRecording:
         if detail == "auto" and not self._tap.stat(Stat.CHOOSES_DETAIL):
             detail = "full"
         return {"detail": detail, "not_recorded": ",".join(self._config.not_recorded())}
+
+    def look_for_steady_steps(self) -> None:
+        """As the protocol says; RANKMEM_STEADY=auto leaves CUDA out."""
+        every, on_cuda = self._config.audits_every, self._config.steady_on_cuda
+        if not every or (self._cuda is not None and not on_cuda):
+            return
+        self._tap.enable(What.EVIDENCE)
+        if not self._tap.choose_steady(every):
+            self._guard.report(
+                "RANKMEM_STEADY has no effect: this Python's frames cannot be read; all is observed"
+            )
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool and grants the whole budget."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, Missing
+from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, Missing, Outcome
 from rankmem_ship.pairing.attribution import Attribution, attribute
 from rankmem_ship.pairing.block_table import Settled, block_table, describe_outside, settle
 from rankmem_ship.pairing.calls import Calls, follow_calls
@@ -26,7 +26,7 @@ from rankmem_ship.pairing.model import with_modules, with_weights
 from rankmem_ship.pairing.phases import phases_of
 from rankmem_ship.pairing.points import Points, Totals, points_of, totals_of
 from rankmem_ship.pairing.rounds import NEVER, Rounds, rounds_of
-from rankmem_ship.pairing.state import ABSENT, Array, PairingState, of_kind, rows_at
+from rankmem_ship.pairing.state import ABSENT, Array, Known, PairingState, of_kind, rows_at
 from rankmem_ship.pairing.steps import steps_of
 from rankmem_ship.pairing.templates import learn
 from rankmem_ship.pairing.texts import Texts
@@ -186,6 +186,9 @@ def advance(
         clock_base_ns=base_ns if len(records) else state.clock_base_ns,
         last_ns=now_ns,
         num_preexisting=num_preexisting,
+        template_blocks=state.template_blocks + settled.num_template,
+        prefix_blocks=state.prefix_blocks + settled.num_prefix,
+        audit_differences=state.audit_differences + len(learned.differs),
         **_counted(state, batch),
     )
     return after, batch
@@ -252,6 +255,8 @@ def _named(devices: Array, records: Array) -> Array:
 
 def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     points = batch.points
+    is_read = (batch.blocks["by"] == Known.EVIDENCE) & (batch.blocks["allocation_id"] >= state.next_seq)
+    missed = of_kind(batch.records, Kind.DETAIL)["outcome"] == Outcome.MISSED
     frees = points.is_event & (points.action == Action.FREE_COMPLETED) & (points.block == ABSENT)
     frees &= ~points.unplaced
     implied = points.implied_free[points.implied_free != ABSENT]
@@ -275,6 +280,8 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
         "last_step_seq": step,
         "next_seq": max(state.next_seq, max(ends) + 1),
         "num_events": state.num_events + int(points.is_event.sum()),
+        "evidence_blocks": state.evidence_blocks + int(is_read.sum()),
+        "steady_misses": state.steady_misses + int(missed.sum()),
         "num_lost": state.num_lost + lost,
         "num_unknown_frees": state.num_unknown_frees + int(frees.sum()),
         "implied_free_bytes": state.implied_free_bytes + int(batch.blocks["size"][implied].sum()),

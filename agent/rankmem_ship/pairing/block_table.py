@@ -148,6 +148,10 @@ class Settled:
     """Alive after the batch."""
     ended: Array
     """Freed, but their rows wait."""
+    num_template: int
+    """Of the blocks that waited for their part's end: known by a template as a whole."""
+    num_prefix: int
+    """And by its beginning."""
 
 
 def settle(
@@ -162,6 +166,7 @@ def settle(
 ) -> Settled:
     """Decide what goes out."""
     waiting = joined([blocks, state.ended])
+    waited = waiting["by"] == Known.WAITS
     holds = take_over(waiting, state.templates, comparison, now_ns, final=final)
     place = calls.place(waiting["call_id"])
     is_open = calls.are_open(place)
@@ -182,6 +187,8 @@ def settle(
         blocks=waiting[: len(blocks)],
         live=rows_at(waiting, alive[np.argsort(waiting["key"][alive], kind="stable")]),
         ended=rows_at(waiting, freed & ~waiting["sent"]),
+        num_template=int((waited & (waiting["by"] == Known.TEMPLATE)).sum()),
+        num_prefix=int((waited & (waiting["by"] == Known.TEMPLATE_PREFIX)).sum()),
     )
 
 

@@ -380,6 +380,15 @@ class PairingState:
     last_break_seq: int = ABSENT
     last_run_node_seq: int = ABSENT
     last_step_seq: int = ABSENT
+    template_blocks: int = 0
+    """Blocks known by a template as a whole; likewise the next one, by its beginning."""
+    prefix_blocks: int = 0
+    evidence_blocks: int = 0
+    """Blocks of which only what they show is known."""
+    steady_misses: int = 0
+    """Times that a block came amid a step that no known part has."""
+    audit_differences: int = 0
+    """Places in templates where something else was observed later."""
     num_preexisting: int = 0
     num_events: int = 0
     num_lost: int = 0
