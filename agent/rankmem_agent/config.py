@@ -201,9 +201,7 @@ def _audits_every(env: Mapping[str, str]) -> tuple[int, bool]:
     if value in ("off", "auto"):
         return (AUDITS_EVERY_DEFAULT if value == "auto" else 0), False
     if not value.isdecimal() or len(value) > _DIGITS_MAX or not 2 <= int(value) <= AUDITS_EVERY_MAX:
-        raise _invalid(
-            "RANKMEM_STEADY", value, f"off, auto, or a number of steps from 2 to {AUDITS_EVERY_MAX}"
-        )
+        raise _invalid("RANKMEM_STEADY", value, f"off, auto or a number from 2 to {AUDITS_EVERY_MAX}")
     return int(value), True
 
 

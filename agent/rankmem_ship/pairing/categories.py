@@ -89,11 +89,12 @@ def resolve(
         due = by_rules(batch, has_frozen, texts, devices)
     else:
         due = of_unknown(batch)
+        known = _without_open(known)
     take_categories(due, batch)
     known = _resent(due, known)
     num_old, table = len(known), joined([known, due])
     places = _indices(table["allocation_id"], batch.blocks["allocation_id"])  # ABSENT: freed before the batch
-    sent = table["category"][:num_old].copy()
+    sent = _before(before.categories, table[:num_old])
     tags, waiting = _tags(before.tags, batch, devices, table)
     if infers:
         _find_temporaries(table, batch, places)
@@ -126,6 +127,25 @@ def _indices(wanted: Array, among: Array) -> Array:
     near = order[np.minimum(np.searchsorted(among[order], wanted), len(order) - 1)]
     indices: Array = np.where(among[near] == wanted, near, ABSENT)
     return indices
+
+
+def _without_open(known: Array) -> Array:
+    """What backward made and left may be a gradient, which the next forward would show: here nobody sees it."""
+    is_open = (known["source"] == Source.RULE) & (known["category"] == Category.AUTOGRAD_DETAIL)
+    is_open &= ~known["recorded"]
+    if not is_open.any():
+        return known
+    known = known.copy()
+    known["category"][is_open] = Category.UNKNOWN
+    return known
+
+
+def _before(sent: Array, known: Array) -> Array:
+    """The categories of these rows as they went out."""
+    if len(sent) == len(known):
+        return sent["category"].copy()
+    categories: Array = sent["category"][_indices(known["allocation_id"], sent["allocation_id"])]
+    return categories
 
 
 def _deaths(batch: Batch) -> tuple[Array, Array]:
