@@ -337,8 +337,7 @@ def test_in_a_file_of_an_older_version_a_block_is_known_as_the_source_says(path:
         for view in ("allocation_record", "allocation"):
             assert queries.sql(asked + view).to_pylist() == nothing
         assert queries.live(0).select(["attribution", "like_id"]).to_pylist()[:1] == nothing
-    with open_store(AggregatorConfig(database=path)):  # upgrades it
-        pass
+    open_store(AggregatorConfig(database_path=path)).close()  # upgrades it
     with duckdb.connect(str(path), read_only=True) as connection:
         assert connection.sql(f"{asked} packed.allocation_record").fetchall() == [(None, None)]
 

@@ -54,15 +54,9 @@ def block_table(state: PairingState, points: Points, first_end: int) -> tuple[Ar
     rows["stack"] = points.stack[made]
     rows["call_id"] = np.where(older, 0, points.call_id[made])
     rows["allocated_ns"] = np.where(older, ABSENT, points.time_ns[made])
-    for column in (
-        "free_requested_ns",
-        "free_requested_seq",
-        "freed_ns",
-        "freed_seq",
-        "step",
-        "phase",
-        "like",
-    ):
+    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq"):
+        rows[column] = ABSENT
+    for column in ("step", "phase", "like"):
         rows[column] = ABSENT
     rows["device"] = points.device[made]
     rows["preexisting"] = older
