@@ -247,7 +247,8 @@ uint32_t end_parts(ThreadState& thread) noexcept {
   step_base.store(at::sequence_number::peek(), std::memory_order_relaxed);
   step_thread.store(current_thread_id(), std::memory_order_relaxed);
   step_part.store(thread.part, std::memory_order_release);
-  return thread.part != nullptr && thread.part->course != Part::kClosed ? end_part(thread, *thread.part) : 0;
+  if (thread.part == nullptr) return 0;
+  return thread.part->course != Part::kClosed ? end_part(thread, *thread.part) : kNoBlocks;
 }
 
 void calls_are_off(bool now) noexcept { are_calls_off.store(now, std::memory_order_relaxed); }

@@ -10,6 +10,7 @@ namespace rankmem {
 // A part is known for sure once it came so often with all observed: as it is learned; as what is known of it is taken
 // over, since the first batch of a line has no category yet; and as the blocks of that time have died.
 constexpr uint32_t kSureTimes = 3;
+constexpr uint32_t kNoBlocks = ~0u;
 
 #ifdef RKM_WITH_EVIDENCE
 
@@ -25,7 +26,7 @@ bool is_part_mixed(const ThreadState& thread) noexcept;
 
 // The step of this thread has ended. From here on numbers of autograd's nodes on other threads are counted from this
 // thread's next one. Returns how often its part came as a whole while all was observed, this time included if it was;
-// 0: it is like none, or shows nothing.
+// 0: it is like none, or shows nothing; kNoBlocks: there was none in it.
 uint32_t end_parts(ThreadState& thread) noexcept;
 
 // What was learned is not true of what comes: another module has the address of one that is known by it, or blocks are

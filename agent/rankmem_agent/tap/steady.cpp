@@ -65,7 +65,9 @@ void audit_every(uint64_t steps) noexcept {
   steady.random = monotonic_ns() | 1;
 }
 
-void look_at_part(uint32_t times) noexcept { steady.is_sure = times >= kSureTimes; }
+void look_at_part(uint32_t times) noexcept {
+  if (times != kNoBlocks) steady.is_sure = times >= kSureTimes;
+}
 
 void note_miss(uint64_t step) noexcept {
   if (steady.missed != RKM_UNKNOWN && step > steady.missed) {

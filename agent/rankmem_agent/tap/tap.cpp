@@ -84,7 +84,7 @@ RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   } else {
     enabled_bits.fetch_and(~what);
     forget_switched(what);
-    forget_parts();
+    if ((what & ~(kCpuEvents | kCudaEvents)) != 0) forget_parts();
   }
   if ((what & kCalls) != 0) observe_calls(on != 0);
 }
