@@ -1,4 +1,4 @@
-"""Calls unobserved in steps that are known: each block is what a fully observed run of the same training says.
+"""Calls unobserved in steps that are known: a block is what a fully observed run of the same training says.
 
 Two runs of one seed make the same blocks; nothing of rankmem decides which block is which.
 """
@@ -20,8 +20,8 @@ QUICK = ("by_line", "by_module", "in_place", "summed_gradients", "freed_early", 
 CUT = ("by_line", "cells")
 STEPS, STEPS_LONG = 60, 120
 AUDITS_OFTEN = 10
-# The same instruction runs another operator, which only backward shows, or nothing; and what a loader's thread makes, and
-# when, is a race in either run.
+# The same instruction runs another operator, which only backward shows, or nothing; what a loader's thread
+# makes, and when, is a race in either run.
 EXCEPTIONS = ("by_function", "without_gradient", "loader_thread")
 
 
@@ -29,7 +29,9 @@ def held(training: str, folder: Path, steps: int) -> Steadied:
     found = steadied(training, folder, steps)
     said = report(training, found)
     print(said)
-    assert not found.wrong, said
+    # When a collective's thread lets go of a block is a race as well, and so is what that is taken for.
+    races = training.startswith(("ddp", "fsdp"))
+    assert not [what for what in found.wrong if not (races and what[1] == "category")], said
     assert "none" not in found.known_by, said
     assert not any(column in ("operator", "stack_id") for _, column in found.silent), said
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +53,20 @@ def steadied(training: str, folder: Path, steps: int, audits_every: int = AUDITS
         for then, now in zip(of_thread, of_steady, strict=True):
             _compare(found, then, now)
     return found
+
+
+def killed(training: str, folder: Path, lives_ms: int, observed: Sequence[Row]) -> Steadied:
+    """Trains until it is killed, and holds the trainer's blocks against those of a run that was observed."""
+    tables = paired_rows(recorded_steps(training, folder, 1 << 20, "cpu", AUDITS_EVERY, lives_ms))
+    found = Steadied()
+    for then, now in zip(observed, _by_thread(tables)[0], strict=False):
+        _compare(found, then, now)
+    return found
+
+
+def observed_blocks(training: str, folder: Path, steps: int) -> list[Row]:
+    """The blocks of the trainer's thread, fully observed."""
+    return _by_thread(paired_rows(recorded_steps(training, folder, steps)))[0]
 
 
 def _by_thread(tables: Any) -> list[list[Row]]:
