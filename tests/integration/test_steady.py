@@ -40,7 +40,7 @@ def held(training: str, folder: Path, steps: int) -> Steadied:
 @pytest.mark.parametrize("training", QUICK)
 def test_a_block_is_what_a_fully_observed_run_says(training: str, tmp_path: Path) -> None:
     found = held(training, tmp_path, STEPS)
-    assert found.known_by["template"] > 0.4 * found.known_by.total()
+    assert found.known_by["template"] > 0.1 * found.known_by.total()
 
 
 @pytest.mark.long
