@@ -76,8 +76,8 @@ class AgentConfig:
     """Calls are not observed in steps that are known from steps before, but for one of so many; 0: they are
     in each. ``RANKMEM_STEADY`` off (default), auto (50, without CUDA) or a number; only where detail is
     full, with stacks and modules."""
-    steady_on_cuda: bool
-    """Also where CUDA is recorded: ``RANKMEM_STEADY`` is a number."""
+    is_steady_asked: bool
+    """Also where CUDA is recorded, and audits as often as that: ``RANKMEM_STEADY`` is a number."""
     parallel: Mapping[str, int]
     """This rank's place in parallel dimensions. ``RANKMEM_PARALLEL``, as dp=1,tp=0; default none."""
     drain_s: float
@@ -127,7 +127,7 @@ class AgentConfig:
             modules=is_full and modules != "off",
             module_hooks=modules == "hooks",
             audits_every=audits_every if is_steady else 0,
-            steady_on_cuda=is_number,
+            is_steady_asked=is_number,
             parallel=_parallel(env),
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),
             command_arguments=_choice(env, "RANKMEM_COMMAND", ("script", "full")) == "full",

@@ -27,6 +27,8 @@ from rankmem_protos.errors import RankmemError
 
 BUSY_RECORDS: Final = 1_000
 """A process that has recorded less does nothing with tensors to speak of."""
+AUDITS_APART_S: Final = 1.0
+"""With RANKMEM_STEADY=auto; a number is taken at its word."""
 _NOT_FOLLOWED: Final = {"hip": ("cuda", DeviceType.CUDA), "xpu": ("xpu", DeviceType.XPU)}
 """By what of ``torch.version`` is set: the part of torch whose devices these are; HIP's are CUDA's."""
 _NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
@@ -166,11 +168,11 @@ class NativeRecording:
 
     def look_for_steady_steps(self) -> None:
         """As the protocol says; RANKMEM_STEADY=auto leaves CUDA out."""
-        every, on_cuda = self._config.audits_every, self._config.steady_on_cuda
-        if not every or (self._cuda is not None and not on_cuda):
+        every, is_asked = self._config.audits_every, self._config.is_steady_asked
+        if not every or (self._cuda is not None and not is_asked):
             return
         self._tap.enable(What.EVIDENCE)
-        if not self._tap.choose_steady(every):
+        if not self._tap.choose_steady(every, apart_s=0.0 if is_asked else AUDITS_APART_S):
             self._guard.report(
                 "RANKMEM_STEADY has no effect: this Python's frames cannot be read; all is observed"
             )

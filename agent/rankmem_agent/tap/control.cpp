@@ -205,8 +205,8 @@ bool choose_detail() noexcept {
   return true;
 }
 
-void choose_steady(uint64_t audits_every) noexcept {
-  audit_every(audits_every);
+void choose_steady(uint64_t audits_every, uint64_t apart_ns) noexcept {
+  audit_every(audits_every, apart_ns);
   base_level = {RKM_DETAIL_STEADY, 0};
   are_steps_steady.store(true, std::memory_order_relaxed);
   next_due.store(0, std::memory_order_relaxed);

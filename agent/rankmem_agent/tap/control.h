@@ -15,8 +15,8 @@ void follow_orders(uint64_t now, bool by_call, uint32_t times) noexcept;
 bool choose_detail() noexcept;
 
 // From here on, and where no order says otherwise, calls are not observed in steps that are known, with one audit in so
-// many steps (steady.cpp). With kEvidence alone.
-void choose_steady(uint64_t audits_every) noexcept;
+// many steps, these so far apart (steady.cpp). With kEvidence alone.
+void choose_steady(uint64_t audits_every, uint64_t apart_ns) noexcept;
 // Whether the step that goes on is recorded so. Hot path.
 bool is_steady() noexcept;
 // Whether any is.

@@ -3,7 +3,8 @@
 // - Steps are recorded in full until one came that is known for sure (parts.h). The step after it is steady: calls are
 //   not observed.
 // - An audit is such a step that is recorded in full all the same: two of the first ten, then one of each fifty (or as
-//   many as RANKMEM_STEADY says), drawn at random, so that no period hides from them.
+//   many as RANKMEM_STEADY says), drawn at random, so that no period hides from them. With RANKMEM_STEADY=auto at most
+//   one a second: each is two changes of detail, and so two batches more behind the trainer.
 // - A block that no known part has is a miss. Calls are observed again from the next one on, and in full for ten steps
 //   after it, so that what is new is learned; for twice as many where the miss before was not long ago. A program that
 //   never repeats, or seldom, ends with all recorded in full.
@@ -26,6 +27,8 @@ constexpr uint64_t kSteadyPauses = 10;  // of steps without a miss, after which 
 
 struct Steady {
   uint64_t every = 0;
+  uint64_t apart_ns = 0;       // audits are, at least
+  uint64_t audited_ns = 0;
   uint64_t random = 0;
   bool is_sure = false;        // the step that ended last came before
   uint64_t window_end = 0;     // of the steps for which audits are drawn; 0: none was steady yet
@@ -55,13 +58,18 @@ bool is_audit(uint64_t now) noexcept {
     if (steady.audits[1] == steady.audits[0]) steady.audits[1] = now + (steady.audits[0] - now + 1) % steps;
     steady.window_end = now + steps;
   }
-  return now == steady.audits[0] || now == steady.audits[1];
+  if (now != steady.audits[0] && now != steady.audits[1]) return false;
+  const uint64_t now_ns = monotonic_ns();
+  if (steady.audits[1] == RKM_UNKNOWN && now_ns - steady.audited_ns < steady.apart_ns) return false;
+  steady.audited_ns = now_ns;
+  return true;
 }
 
 }  // namespace
 
-void audit_every(uint64_t steps) noexcept {
+void audit_every(uint64_t steps, uint64_t apart_ns) noexcept {
   steady.every = steps;
+  steady.apart_ns = apart_ns;
   steady.random = monotonic_ns() | 1;
 }
 

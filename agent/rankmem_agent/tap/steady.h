@@ -6,8 +6,9 @@
 
 namespace rankmem {
 
-// The tap chooses so from here on, with one step in so many observed all the same. Once, before the first step.
-void audit_every(uint64_t steps) noexcept;
+// The tap chooses so from here on, with one step in so many observed all the same, these so far apart. Once, before the
+// first step.
+void audit_every(uint64_t steps, uint64_t apart_ns) noexcept;
 // A step has ended on the thread that ends steps; `times`: how often its part came as a whole with all observed, this
 // time included if it was (end_parts).
 void look_at_part(uint32_t times) noexcept;

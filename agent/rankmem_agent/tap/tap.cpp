@@ -89,10 +89,10 @@ RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   if ((what & kCalls) != 0) observe_calls(on != 0);
 }
 
-RKM_EXPORT int rkm_choose_steady(uint64_t audits_every) {
+RKM_EXPORT int rkm_choose_steady(uint64_t audits_every, uint64_t apart_ns) {
   if (!spool_is_open() || audits_every == 0) return -EINVAL;
   if (!enabled(kEvidence) || !enabled(kCalls)) return -ENOSYS;
-  choose_steady(audits_every);
+  choose_steady(audits_every, apart_ns);
   return 0;
 }
 

@@ -130,7 +130,7 @@ def _indices(wanted: Array, among: Array) -> Array:
 
 
 def _without_open(known: Array) -> Array:
-    """What backward made and left may be a gradient, which the next forward would show: here nobody sees it."""
+    """What backward made and left may be a gradient, as the next forward would show: here nobody sees it."""
     is_open = (known["source"] == Source.RULE) & (known["category"] == Category.AUTOGRAD_DETAIL)
     is_open &= ~known["recorded"]
     if not is_open.any():
