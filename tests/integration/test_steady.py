@@ -15,7 +15,7 @@ from shadowed import blocks_of, recorded_steps
 from steadied import Steadied, report, steadied
 from steady_trainings import TRAININGS
 
-QUICK = ("by_line", "by_module", "in_place", "summed_gradients", "freed_early", "evaluated", "cells", "mlp")
+QUICK = ("by_line", "by_module", "summed_gradients", "evaluated", "cells")
 """What a comparison could take for the same, and what a step that is left amid leaves open."""
 CUT = ("by_line", "cells")
 STEPS, STEPS_LONG = 60, 120

@@ -38,6 +38,9 @@ STEP_ENDS_MAX = 64
 """Ends of steps remembered: a block that lives longer has lived long, and no more is said."""
 
 
+_ENDS, _FOLLOWS = int(Course.ENDS), int(Course.FOLLOWS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedPart:
     """A part that has ended in a batch."""
@@ -143,29 +146,24 @@ def _of_thread(part: Array, records: Array, seq: Array) -> tuple[Array, list[End
     rows = np.zeros(len(made), COMPARED_DTYPE)
     rows["allocation_id"], rows["thread"], rows["died_steps"] = made, part["thread"][0], ABSENT
     ended: list[EndedPart] = []
+    columns = [said[name].tolist() for name in ("course", "step", "position", "like_step", "nodes_of")]
     begin = 0
-    for record, upto in zip(said, num_before.tolist(), strict=True):
+    for upto, course, step, position, like, nodes_of in zip(num_before.tolist(), *columns, strict=True):
         _go_on(part, rows[begin:upto])
-        begin = upto
-        position, like = int(record["position"]), record["like_step"]
-        if record["course"] == Course.ENDS:
+        begin, like_step = upto, ABSENT if like == UNKNOWN else like
+        if course == _ENDS:
             is_whole = bool(part["is_open"][0]) and position == part["num_blocks"][0]
-            ended.append(
-                EndedPart(
-                    thread=int(record["thread"]),
-                    step=int(record["step"]),
-                    like_step=int(like) if is_whole and like != UNKNOWN else ABSENT,
-                    num_blocks=position,
-                )
-            )
+            like_step = like_step if is_whole else ABSENT
+            thread = int(part["thread"][0])
+            ended.append(EndedPart(thread=thread, step=step, like_step=like_step, num_blocks=position))
             part["is_open"], part["follows"], part["num_blocks"] = False, ABSENT, 0
-            part["nodes_of"] = record["nodes_of"]
+            part["nodes_of"] = nodes_of
             continue
         if position == 0:
-            part["is_open"], part["step"], part["num_blocks"] = True, record["step"], 0
+            part["is_open"], part["step"], part["num_blocks"] = True, step, 0
         elif position != part["num_blocks"][0]:
             part["is_open"] = False
-        part["follows"] = like if record["course"] == Course.FOLLOWS else ABSENT
+        part["follows"] = like_step if course == _FOLLOWS else ABSENT
     _go_on(part, rows[begin:])
     return rows_at(rows, rows["place"] != 0), ended
 

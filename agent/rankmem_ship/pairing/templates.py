@@ -118,25 +118,19 @@ def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: 
 def _verdicts(compared: Array, comparison: Comparison, templates: Array) -> tuple[Array, Array, Array]:
     """Of compared blocks: the step whose part theirs is like as a whole, whether it is, and whether it has
     ended."""
-    like = np.full(len(compared), ABSENT)
-    is_whole, is_over = np.zeros(len(compared), np.bool_), np.zeros(len(compared), np.bool_)
-    sizes = {
-        (int(thread), int(step)): int(num)
-        for (thread, step), num in zip(
-            *_counted(rows_at(templates, templates["times"] >= CONFIRMED)), strict=True
-        )
-    }
-    for part in comparison.ended:
-        own = (compared["thread"] == part.thread) & (compared["part"] == part.step)
-        is_over |= own
-        if part.like_step != ABSENT and sizes.get((part.thread, part.like_step)) == part.num_blocks:
-            like[own], is_whole[own] = part.like_step, True
-    # A part that is not the thread's present one has ended where the log has a hole.
-    for part in comparison.parts:
-        is_over |= (compared["thread"] == part["thread"]) & (
-            (compared["part"] != part["step"]) | ~part["is_open"]
-        )
-    return like, is_whole, is_over
+    confirmed = _by_part(rows_at(templates, templates["times"] >= CONFIRMED))
+    ended = {(part.thread, part.step): part for part in comparison.ended}
+    # A part that is not the thread's present one has ended, if without a word: the log has a hole.
+    going_on = {(int(part["thread"]), int(part["step"])) for part in comparison.parts if part["is_open"]}
+    parts, of_part = np.unique(compared[["thread", "part"]], return_inverse=True)
+    like = np.full(len(parts), ABSENT)
+    is_over = np.ones(len(parts), np.bool_)
+    for at, key in enumerate(parts.tolist()):
+        part = ended.get(key)
+        is_over[at] = part is not None or key not in going_on
+        if part is not None and len(confirmed.get((key[0], part.like_step), ())) == part.num_blocks:
+            like[at] = part.like_step
+    return like[of_part], like[of_part] != ABSENT, is_over[of_part]
 
 
 def _rows(blocks: Array, compared: Array) -> Array:
@@ -211,11 +205,6 @@ def _newest(parts: list[Array]) -> list[Array]:
     while sum(map(len, parts)) > ROWS_MAX:
         parts.pop(0)
     return parts
-
-
-def _counted(rows: Array) -> tuple[list[tuple[int, int]], list[int]]:
-    parts = _by_part(rows)
-    return list(parts), [len(each) for each in parts.values()]
 
 
 def _threads_apart(parts: Array) -> Array:
