@@ -6,7 +6,7 @@ Stage: render. In: rows of ranks, with the columns of the view ``rank_steady``. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from rankmem_aggregator.quantity_text import counted
 from rankmem_aggregator.query.missing import ranks_text
@@ -14,6 +14,8 @@ from rankmem_cli.show.units import count_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_SUMS: Final = ("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences")
 
 
 def steady_lines(ranks: pa.Table) -> list[str]:
@@ -38,13 +40,11 @@ def steady_lines(ranks: pa.Table) -> list[str]:
     misses = "1 miss" if total["steady_misses"] == 1 else f"{count_text(total['steady_misses'])} misses"
     differences = total["audit_differences"]
     found = counted(differences, "difference") if differences else "no difference"
+    whose = ranks_text({row["rank"] for row in rows})
     return [
-        f"{ranks_text({row['rank'] for row in rows})}: calls were not observed in {steps} of {of} steps, known "
-        f"from earlier ones (RANKMEM_STEADY): {', '.join(known)}; {misses}, audits found {found}"
+        f"{whose}: calls were not observed in {steps} of {of} steps, known from earlier ones "
+        f"(RANKMEM_STEADY): {', '.join(known)}; {misses}, audits found {found}"
     ]
-
-
-_SUMS = ("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences")
 
 
 def _range_text(numbers: Iterable[int | None]) -> str:
