@@ -94,7 +94,7 @@ def test_nothing_is_said_of_blocks_known_by_whole_steps(database: duckdb.DuckDBP
             (70, 0, 0, 0, 1),
             "in 1 place of a step, another operator, module, phase or stack was observed than ",
         ),
-        ((70, 0, 3, 1, 2), 'is "a or b" or unknown from then on; some blocks are known by what was read at '),
+        ((70, 0, 3, 1, 2), 'later ones have "a or b" or none; some blocks are known by what was read '),
     ],
 )
 def test_what_is_not_known_for_sure_is_one_line(

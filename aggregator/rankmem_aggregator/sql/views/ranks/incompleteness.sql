@@ -129,8 +129,8 @@ unobserved AS (
                 CASE WHEN audit_differences > 0 THEN
                     'in ' || format('{:,}', host_differences) || CASE host_differences WHEN 1 THEN ' place' ELSE ' places' END
                     || ' of a step, another operator, module, phase or stack was observed than in the step taken as '
-                    || 'template: for blocks known by template it may be wrong there before that, and is "a or b" or '
-                    || 'unknown from then on'
+                    || 'template: blocks known by template from before that may have the wrong one there, later ones have '
+                    || '"a or b" or none'
                 END,
                 CASE
                     WHEN prefix_blocks > 0 AND evidence_blocks > 0 THEN
