@@ -31,7 +31,7 @@ DEVICES: Final = ("cpu", "cuda")
 DETAILS: Final = ("full", "operators", "events", "auto")
 _STACKS: Final = ("full", "names", "off")
 AUDITS_EVERY_DEFAULT: Final = 50  # RANKMEM_STEADY=auto: an audit costs what full detail costs, for a step
-AUDITS_EVERY_MAX: Final = 1_000_000
+AUDITS_EVERY_MAX: Final = 1_000_000  # RANKMEM_STEADY: longer than nearly all trainings
 PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_info
 
 

@@ -227,3 +227,35 @@ def test_the_block_of_an_earlier_step_stays_in_the_state_and_goes_out(
     blocks = table_of(again.cut(final=True), "allocation_record")
     assert blocks is not None
     assert {(row["attribution"], row["like_id"]) for row in blocks.to_pylist()} == {(known.name.lower(), 7)}
+
+
+COUNTS = ("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences")
+
+
+def test_a_rank_without_steady_steps_has_no_counts_of_them(log: Log) -> None:
+    (rank,) = paired(log, 1000)["rank_info"][-1:]
+    assert [rank[name] for name in COUNTS] == [None] * 5, "its block of evidence is of a summary"
+
+
+def test_a_rank_with_steady_steps_has_counts_from_the_first_on(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.STEP, a=3)
+    detail(log, Outcome.AUTO, order=0, step=4, detail=Detail.STEADY)
+    (rank,) = paired(log, 1000)["rank_info"][-1:]
+    assert [rank[name] for name in COUNTS] == [0] * 5
+
+
+def test_a_miss_is_counted_and_has_a_row(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.STEP, a=3)
+    detail(log, Outcome.AUTO, order=0, step=4, detail=Detail.STEADY)
+    detail(log, Outcome.MISSED, order=0, step=9, detail=Detail.FULL)
+    call(log, 1, Phase.FORWARD, address=0x1000)
+    log.add(Kind.STEP, a=9)
+    log.add(Kind.END)
+    rows = paired(log, 1000)
+    assert [rows["rank_info"][-1][name] for name in COUNTS] == [0, 0, 1, 1, 0]
+    assert [tuple(row[name] for name in ("outcome", "detail", "step")) for row in rows["control_change"]] == [
+        ("auto", "steady", 4),
+        ("missed", "full", 9),
+    ]
