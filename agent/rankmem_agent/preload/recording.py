@@ -169,7 +169,13 @@ class NativeRecording:
     def look_for_steady_steps(self) -> None:
         """As the protocol says; RANKMEM_STEADY=auto leaves CUDA out."""
         every, is_asked = self._config.audits_every, self._config.is_steady_asked
-        if not every or (self._cuda is not None and not is_asked):
+        if not every:
+            return
+        devices = self._config.devices
+        if self._cuda is not None and (devices is None or "cuda" in devices) and not is_asked:
+            self._guard.report(
+                "RANKMEM_STEADY=auto has no effect with CUDA; RANKMEM_STEADY=50 has"
+            )
             return
         self._tap.enable(What.EVIDENCE)
         if not self._tap.choose_steady(every, apart_s=0.0 if is_asked else AUDITS_APART_S):

@@ -72,7 +72,8 @@ def _known_by(state: PairingState, made: Array, first_end: int) -> Array:
     goes on around them."""
     if state.is_reduced:
         otherwise = Known.WAITS if state.is_steady else Known.NONE
-        by = np.where(made["call_id"] != 0, Known.EVIDENCE, otherwise)
+        is_read = (made["call_id"] != 0) | (state.is_steady & (made["stack"] != 0))  # outside of operators
+        by = np.where(is_read, Known.EVIDENCE, otherwise)
     elif state.is_mixed:
         by = np.where(made["allocation_id"] < first_end, Known.EVIDENCE, Known.OBSERVED)
     else:

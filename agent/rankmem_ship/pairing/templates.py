@@ -44,8 +44,8 @@ class Learned:
     templates: Array
     """TEMPLATE_DTYPE."""
     differs: Array
-    """TEMPLATE_DTYPE: places of templates in which a part was observed to differ, as they are from here
-    on."""
+    """TEMPLATE_DTYPE: places of templates that blocks may have taken over, in which a part was observed to
+    differ; as they are from here on."""
 
 
 def learn(templates: Array, blocks: Array, comparison: Comparison) -> Learned:
@@ -196,7 +196,8 @@ def _confirm(known: dict[tuple[int, int], Array], like: tuple[int, int], own: Ar
         differs |= other
     new["times"] = np.minimum(before["times"].astype(np.int64) + 1, 255)
     known[like] = new
-    return rows_at(new, differs)
+    was_used = before["times"][0] >= CONFIRMED
+    return rows_at(new, differs if was_used else np.zeros(len(new), np.bool_))
 
 
 def _newest(parts: list[Array]) -> list[Array]:
