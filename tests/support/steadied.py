@@ -36,13 +36,15 @@ class Steadied:
     """The other way round."""
 
 
-def steadied(training: str, folder: Path, steps: int, audits_every: int = AUDITS_EVERY) -> Steadied:
-    """Trains in ``folder`` and compares."""
+def steadied(
+    training: str, folder: Path, steps: int, audits_every: int = AUDITS_EVERY, device: str = "cpu"
+) -> Steadied:
+    """Trains in ``folder``, on ``cpu`` or ``cuda``, and compares."""
     runs = []
     for name, every in (("observed", 0), ("steady", audits_every)):
         own = folder / name
         own.mkdir()
-        runs.append(_by_thread(paired_rows(recorded_steps(training, own, steps, "cpu", every))))
+        runs.append(_by_thread(paired_rows(recorded_steps(training, own, steps, device, every))))
     observed, steady = runs
     if len(observed[0]) != len(steady[0]):
         raise RuntimeError(f"other blocks: {len(observed[0])} and {len(steady[0])}")
