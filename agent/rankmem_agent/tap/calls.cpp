@@ -205,6 +205,11 @@ __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uin
     break;
   }
   if (in_engine && !in_optimizer) begin.phase() = RKM_PHASE_BACKWARD;
+  // What autograd's engine began while calls were not observed is no frame of this thread's.
+  if (__builtin_expect(can_be_steady(), 0) && !in_engine && !in_optimizer && is_part_mixed(thread)) {
+    if (is_in_node()) begin.phase() = RKM_PHASE_BACKWARD;
+    else if (begin.phase() == RKM_PHASE_OTHER) begin.phase() = RKM_NO_PHASE;
+  }
   if (__builtin_expect(enabled(kCompareModules), 0)) compare_modules(thread, begin, in_engine && !in_optimizer);
   write_call_record(thread, frame, begin, now);
   RkmCallForward forward;
@@ -522,6 +527,7 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
     const bool was_steady = is_steady();
     const bool is_read = was_steady ? !(is_known && shows_place) : is_part_mixed(thread);
     const bool is_written = is_read && !is_locked && write_read_block(thread, event, now, shown);
+    if (is_read && is_locked && thread.caches != nullptr) event.stack_id() = known_stack(thread.caches->stacks);
     if (was_steady && shows_place && !is_known) is_locked ? ask_to_leave_steady() : leave_steady();
     if (is_written) return true;
   }

@@ -44,6 +44,7 @@ void take_room(ThreadState& thread) noexcept;
 #else
 inline uint32_t end_parts(ThreadState&) noexcept { return 0; }
 inline void forget_parts() noexcept {}
+inline bool is_part_mixed(const ThreadState&) noexcept { return false; }
 inline void calls_are_off(bool) noexcept {}
 inline bool prepare_parts() noexcept { return false; }
 #endif

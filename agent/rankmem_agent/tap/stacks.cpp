@@ -389,15 +389,21 @@ uint32_t gather_stack(StackCacheEntry* cache, bool may_wait) {
   return stack_id;
 }
 
-uint32_t read_stack(const StackCacheEntry* cache) noexcept try {
+uint32_t known_stack(const StackCacheEntry* cache) noexcept {
   if (!python.found || thread_state.gathering) return 0;
   const Counted counted;
-  if (stopped.load()) return 0;
-  const void* python_thread = python.PyGILState_GetThisThreadState();
+  const void* python_thread = stopped.load() ? nullptr : python.PyGILState_GetThisThreadState();
   if (python_thread == nullptr) return 0;
   const uint64_t key = key_of_frames(python_thread);
   const StackCacheEntry& entry = cache[key % kStacksCached];
-  if (key > kFramesNone && entry.key == key) return entry.stack_id;
+  return key > kFramesNone && entry.key == key ? entry.stack_id : 0;
+}
+
+uint32_t read_stack(const StackCacheEntry* cache) noexcept try {
+  if (const uint32_t known = known_stack(cache)) return known;
+  if (!python.found || thread_state.gathering) return 0;
+  const Counted counted;
+  if (stopped.load()) return 0;
   Walk walk;
   if (!read_frames(walk)) return 0;
   Table& known = table();

@@ -23,6 +23,8 @@ uint32_t gather_stack(StackCacheEntry* cache, bool may_wait = true);
 // of the frames, which own them. Some microseconds a frame; 0 where this Python's cannot be read so, or where a name is
 // not ASCII. Off every lock of an allocator.
 uint32_t read_stack(const StackCacheEntry* cache) noexcept;
+// The same of a stack that this thread has met, else 0: under any lock.
+uint32_t known_stack(const StackCacheEntry* cache) noexcept;
 // Never touch Python again. Returns when no thread is in the middle of it, at most a second later.
 void stop_stacks() noexcept;
 uint64_t stacks_gathered() noexcept;

@@ -81,6 +81,7 @@ def by_rules(batch: Batch, has_frozen: bool, texts: Texts, devices: Array) -> Ar
     first = batch.seq[0] if len(batch.seq) else np.iinfo(np.int64).max
     died = np.where(due["free_requested_seq"] != ABSENT, due["free_requested_seq"], due["freed_seq"])
     early = (died != ABSENT) & (died < first)  # in an earlier batch, so while its call went on
+    early &= due["call_id"] != 0
     rows["category"][early] = Category.TEMPORARY
     sees_autograd = ~texts.are_snapshots(devices["name_id"])[due["device"]]
     call_end = of_calls(batch, due["call_id"], calls.end_seq, 0)
