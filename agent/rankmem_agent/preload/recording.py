@@ -173,9 +173,7 @@ class NativeRecording:
             return
         devices = self._config.devices
         if self._cuda is not None and (devices is None or "cuda" in devices) and not is_asked:
-            self._guard.report(
-                "RANKMEM_STEADY=auto has no effect with CUDA; RANKMEM_STEADY=50 has"
-            )
+            self._guard.report("RANKMEM_STEADY=auto has no effect with CUDA; RANKMEM_STEADY=50 has")
             return
         self._tap.enable(What.EVIDENCE)
         if not self._tap.choose_steady(every, apart_s=0.0 if is_asked else AUDITS_APART_S):
