@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.spool.layout import Outcome
+from rankmem_agent.spool.layout import Kind, Outcome
+from rankmem_ship.spool_reader.segments import named
 from recorded_models import paired_rows
 from shadowed import recorded_steps
 from steadied import killed, observed_blocks, report
@@ -62,3 +63,10 @@ def test_an_out_of_memory_in_a_steady_step_has_its_operator_module_and_stack(tmp
         call = calls[oom["call_id"]]
         assert (call["operator"], call["module"]) == ("aten::empty", "1")
         assert "Asking.forward" in [frames[call["stack_id"], nearest] for nearest in range(2)]
+
+
+def test_a_training_that_never_repeats_is_compared_no_longer(tmp_path: Path) -> None:
+    recording = recorded_steps("sparse_experts", tmp_path, 260, audits_every=50)
+    parts = named(recording.of(Kind.PART), Kind.PART)
+    assert 100 < parts["step"].max() < 240
+    assert not changes_of(recording)

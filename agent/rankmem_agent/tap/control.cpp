@@ -91,6 +91,13 @@ void observe(uint64_t detail) noexcept {
   observe_ranges(detail == RKM_DETAIL_STEADY);
 }
 
+// Whether blocks are compared in steps that may be steady. Of what was learned before a stretch without it nothing holds.
+void compare_blocks(bool on) noexcept {
+  if (on == enabled(kEvidence)) return;
+  on ? enabled_bits.fetch_or(kEvidence) : enabled_bits.fetch_and(~kEvidence);
+  forget_parts();
+}
+
 // What holds from step `now` on: the latest order whose steps these are, else what is ordered for good.
 Level level_of(uint64_t now) noexcept {
   Level level = base_level;
@@ -156,9 +163,11 @@ void apply_due(uint64_t now) noexcept {
   uint32_t num_ended = 0;
   const bool is_lasting = end_early(now, ended, num_ended);
   const Level level = level_of(now);
+  const bool is_steady_level = level.detail == RKM_DETAIL_STEADY;
+  if (is_steady_level && (switched_off.load() & kEvidence) == 0) compare_blocks(compares_blocks(now));
   const uint64_t detail = level.detail == RKM_DETAIL_AUTO     ? auto_detail(level.order, now)
-                          : level.detail == RKM_DETAIL_STEADY ? steady_detail(now)
-                                                              : level.detail;
+                          : is_steady_level ? steady_detail(now)
+                                            : level.detail;
   const uint64_t outcomes_before = num_outcomes;
   const bool changes = detail != detail_now;
   detail_now = detail;

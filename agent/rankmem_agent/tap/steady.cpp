@@ -8,6 +8,8 @@
 // - A block that no known part has is a miss. Calls are observed again from the next one on, and in full for ten steps
 //   after it, so that what is new is learned; for twice as many where the miss before was not long ago. A program that
 //   never repeats, or seldom, ends with all recorded in full.
+// - After 200 steps of which none is known for sure nothing is compared for 1,000, the next time for 2,000, and so on: a
+//   program that never repeats pays for full detail alone.
 // - From the second miss on the three steps that lie as far ahead as the two were apart are recorded in full as well:
 //   what comes each N steps, an evaluation, is learned so.
 
@@ -23,6 +25,8 @@ namespace {
 constexpr uint64_t kFirstWindow = 10;
 constexpr uint64_t kPauseSteps = 10;
 constexpr uint64_t kPauseStepsMax = 100'000;
+constexpr uint64_t kVainSteps = 200;
+constexpr uint64_t kRestSteps = 1'000;
 constexpr uint64_t kSteadyPauses = 10;  // of steps without a miss, after which it is as the first one
 
 struct Steady {
@@ -31,6 +35,9 @@ struct Steady {
   uint64_t audited_ns = 0;
   uint64_t random = 0;
   bool is_sure = false;        // the step that ended last came before
+  uint64_t vain = 0;           // steps since one was
+  uint64_t rest = kRestSteps;
+  uint64_t resting_until = 0;
   uint64_t window_end = 0;     // of the steps for which audits are drawn; 0: none was steady yet
   uint64_t audits[2] = {RKM_UNKNOWN, RKM_UNKNOWN};
   uint64_t missed = RKM_UNKNOWN;  // in which step there was a miss last
@@ -87,6 +94,23 @@ void note_miss(uint64_t step) noexcept {
   const bool is_soon = step < steady.paused_until + kSteadyPauses * steady.pause;
   steady.pause = is_soon ? std::min(2 * steady.pause, kPauseStepsMax) : kPauseSteps;
   steady.paused_until = step + 1 + steady.pause;
+}
+
+bool compares_blocks(uint64_t now) noexcept {
+  if (now < steady.resting_until) {
+    steady.is_sure = false;  // nothing tells
+    return false;
+  }
+  if (steady.is_sure) {
+    steady.vain = 0;
+    steady.rest = kRestSteps;
+  } else if (++steady.vain >= kVainSteps) {
+    steady.vain = 0;
+    steady.resting_until = now + steady.rest;
+    steady.rest = std::min(2 * steady.rest, kPauseStepsMax);
+    return false;
+  }
+  return true;
 }
 
 uint64_t steady_detail(uint64_t now) noexcept {

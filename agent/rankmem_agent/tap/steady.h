@@ -14,6 +14,8 @@ void audit_every(uint64_t steps, uint64_t apart_ns) noexcept;
 void look_at_part(uint32_t times) noexcept;
 // In this step, recorded so, a block came that no known part has.
 void note_miss(uint64_t step) noexcept;
+// Whether blocks are compared in step `now`; asked once a step, before the next.
+bool compares_blocks(uint64_t now) noexcept;
 // The Detail of step `now`.
 uint64_t steady_detail(uint64_t now) noexcept;
 
