@@ -516,14 +516,16 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
     return false;
   }
   // A stack that is too deep has no key: in two of them anything may run.
-  if (is_block && shown.frames_key == RKM_FRAMES_UNKNOWN) spoil_part(thread);
-  else if (is_block) {
+  const bool is_locked = event.device_type != RKM_DEVICETYPE_CPU || place.is_locked;
+  // A thread without Python outside of autograd (a collective's) shows nothing of where it is.
+  const bool shows_place = shown.frames_key != kFramesNone || shown.node_class != 0;
+  const bool is_vain = can_be_steady() && is_locked && !shows_place;  // nor can it be read
+  if (is_block && (is_vain || shown.frames_key == RKM_FRAMES_UNKNOWN)) {
+    spoil_part(thread);
+  } else if (is_block) {
     is_known = follow_part(thread, shown, event.stream() << 16 | event.device_type << 8 | event.device_index);
   }
   if (is_block && can_be_steady() && event.call_id == 0) {
-    // A thread without Python outside of autograd (a collective's) shows nothing of where it is.
-    const bool shows_place = shown.frames_key != kFramesNone || shown.node_class != 0;
-    const bool is_locked = event.device_type != RKM_DEVICETYPE_CPU;
     const bool was_steady = is_steady();
     const bool is_read = was_steady ? !(is_known && shows_place) : is_part_mixed(thread);
     const bool is_written = is_read && !is_locked && write_read_block(thread, event, now, shown);

@@ -7,6 +7,8 @@
 // Steady steps (steady.cpp) are left amid a step as well, by whichever thread allocates what no known part has; under
 // an allocator's lock it leaves that to the native thread.
 
+#include <sched.h>
+
 #include "auto_detail.h"
 #include "calls.h"
 #include "control.h"
@@ -172,7 +174,10 @@ void apply_due(uint64_t now) noexcept {
   const bool changes = detail != detail_now;
   detail_now = detail;
   // Between the records that say full detail everything was observed, on other threads as well.
-  if (changes && detail == RKM_DETAIL_FULL) observe(detail);
+  if (changes && detail == RKM_DETAIL_FULL) {
+    if (is_steady()) note_resumed();  // another thread may be within an operator
+    observe(detail);
+  }
   for (uint32_t at = 0; at < num_ended; ++at) {
     const bool is_applied = is_lasting && at + 1 == num_ended;
     write_outcome(is_applied ? RKM_OUTCOME_APPLIED : RKM_OUTCOME_OVER, ended[at], now);
@@ -188,7 +193,7 @@ void apply_due(uint64_t now) noexcept {
 __attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_t now, bool by_call,
                                                     uint32_t times) noexcept {
   if (gate.exchange(true, std::memory_order_acquire)) return;
-  look_at_part(times);
+  look_at_part(detail_now == RKM_DETAIL_EVENTS ? 0 : times);
   if (now > latest_step && enabled(kHeights)) look_at_heights(now - 1, detail_now == RKM_DETAIL_FULL);
   now = latest_step = std::max(latest_step, now);  // another thread may have ended a later one
   if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control, now, by_call);
@@ -226,7 +231,9 @@ bool is_steady() noexcept { return steady_now.load(std::memory_order_relaxed); }
 bool can_be_steady() noexcept { return are_steps_steady.load(std::memory_order_relaxed); }
 
 void leave_steady() noexcept {
-  if (gate.exchange(true, std::memory_order_acquire)) return;
+  // A child would inherit torch's lock as it is: no fork meanwhile.
+  if (!try_hold_fork()) return ask_to_leave_steady();
+  if (gate.exchange(true, std::memory_order_acquire)) return release_fork();
   leaving_asked.store(false, std::memory_order_relaxed);
   if (detail_now == RKM_DETAIL_STEADY) {
     const uint64_t now = step.load(std::memory_order_relaxed);
@@ -237,6 +244,12 @@ void leave_steady() noexcept {
     write_outcome(RKM_OUTCOME_MISSED, {level_of(now).order, detail_now, now, now, true}, now);
   }
   gate.store(false, std::memory_order_release);
+  release_fork();
+}
+
+void end_control() noexcept {
+  constexpr int kTries = 10'000;  // who has it needs microseconds
+  for (int tries = 0; tries < kTries && gate.exchange(true, std::memory_order_acquire); ++tries) sched_yield();
 }
 
 void ask_to_leave_steady() noexcept { leaving_asked.store(true, std::memory_order_relaxed); }

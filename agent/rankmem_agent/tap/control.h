@@ -27,6 +27,8 @@ void leave_steady() noexcept;
 // The same on the native thread, some milliseconds from now: under any lock.
 void ask_to_leave_steady() noexcept;
 void leave_steady_if_asked() noexcept;
+// Nothing changes from here on: the log is about to be closed.
+void end_control() noexcept;
 
 // Whether any of these is off now, by an order or by detail auto, and comes back.
 bool is_switched_off(uint32_t what) noexcept;

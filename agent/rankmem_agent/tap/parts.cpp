@@ -111,7 +111,6 @@ void keep(Part& part) noexcept {
 uint32_t end_part(ThreadState& thread, Part& part) noexcept {
   uint64_t like = kNoStep;
   uint32_t times = 0;
-  part.is_observed &= !are_calls_off.load(std::memory_order_relaxed);
   if (part.generation != generation.load(std::memory_order_relaxed)) part.course = Part::kSpoilt;
   if (part.course == Part::kFollows && part.known[part.followed].length != part.length) {
     const uint32_t found = find_known(part, part.length, /*is_whole=*/true);
@@ -240,7 +239,9 @@ void spoil_part(ThreadState& thread) noexcept {
 }
 
 bool is_part_mixed(const ThreadState& thread) noexcept {
-  return thread.part != nullptr && thread.part->course != Part::kClosed && !thread.part->is_observed;
+  const Part* part = thread.part;
+  if (part == nullptr || part->course == Part::kClosed || part->is_observed) return false;
+  return part->step == step.load(std::memory_order_relaxed);  // else it has not begun in this step
 }
 
 uint32_t end_parts(ThreadState& thread) noexcept {

@@ -426,6 +426,10 @@ ForkHeld::ForkHeld() noexcept { fork_gate().lock(); }
 
 ForkHeld::~ForkHeld() { fork_gate().unlock(); }
 
+bool try_hold_fork() noexcept { return fork_gate().try_lock(); }
+
+void release_fork() noexcept { fork_gate().unlock(); }
+
 void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
 void ask_for_samples() noexcept { samples_asked.store(true, std::memory_order_relaxed); }
 

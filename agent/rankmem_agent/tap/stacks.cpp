@@ -317,7 +317,9 @@ bool read_frames(Walk& walk) noexcept {
     const ptrdiff_t offset = place.instruction - place.code - layout.instructions;
     const char* function = word_of_object(place.code, layout.function);
     // The interpreter puts frames of its own between those of the program.
+    const char* file = word_of_object(place.code, layout.file);
     if (is_ascii(function) && ascii_at(function) == "<interpreter trampoline>") continue;
+    if (is_ascii(file) && ascii_at(file) == "__init__") continue;  // 3.13: around a class's __init__
     walk.keys[walk.count++] = {reinterpret_cast<PyObject*>(const_cast<char*>(place.code)), static_cast<int>(offset)};
   }
   return walk.count != 0;

@@ -114,6 +114,7 @@ bool compares_blocks(uint64_t now) noexcept {
 }
 
 uint64_t steady_detail(uint64_t now) noexcept {
+  for (; steady.expected_left != 0 && steady.expected < now; --steady.expected_left) steady.expected += steady.period;
   if (!steady.is_sure || now < steady.paused_until) return RKM_DETAIL_FULL;
   if (now == steady.expected && steady.expected_left != 0) {
     steady.expected += steady.period;

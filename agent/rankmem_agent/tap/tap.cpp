@@ -203,6 +203,7 @@ RKM_EXPORT int rkm_close() {
     const ForkHeld held;
     rkm_cuda_counters();  // the allocator's last word, to hold the replay against
     end_parts(thread_state);
+    end_control();
   }
   return close_spool();
 }

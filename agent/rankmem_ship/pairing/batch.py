@@ -120,8 +120,10 @@ def advance(
     with_ends = with_endings(state.live, devices, records, seq, time_ns)
     points = points_of(state.live, devices, *with_ends)
     ends = seq[records["kind"] == Kind.STEP]
-    blocks, num_preexisting = block_table(state, points, int(ends[0]) if len(ends) else NEVER)
-    comparison = compare(_compared_before(state), records, seq, points, blocks)
+    holes = _holes(state, seq, gaps)
+    first_end, first_hole = (int(each[0]) if len(each) else NEVER for each in (ends, holes))
+    blocks, num_preexisting = block_table(state, points, first_end, first_hole)
+    comparison = compare(_compared_before(state), records, seq, holes, points, blocks)
     totals, devices = totals_of(points, blocks["size"], devices, carries=not state.is_reduced)
     _add_call_sums(calls, points, blocks)
     next_seq = int(seq[-1]) + 1 if len(seq) else state.next_seq
@@ -183,6 +185,7 @@ def advance(
         step_ends=comparison.step_ends,
         made_in_step=comparison.made_in_step,
         is_mixed=state.is_mixed and not len(ends),
+        is_doubtful=bool((state.is_doubtful or len(holes)) and len(comparison.parts)),
         clock_base_ns=base_ns if len(records) else state.clock_base_ns,
         last_ns=now_ns,
         num_preexisting=num_preexisting,
@@ -201,6 +204,16 @@ def _dependence_before(state: PairingState) -> tuple[int, ...]:
 
 def _rounds_before(state: PairingState) -> tuple[int, int, int, int]:
     return state.last_phase, state.last_break_seq, state.last_run_node_seq, state.last_step_seq
+
+
+def _holes(state: PairingState, seq: Array, gaps: tuple[Gap, ...]) -> Array:
+    """Where in the log records follow behind missing ones, ascending."""
+    after = [gap.sequence_last + 1 for gap in gaps]
+    if len(seq):
+        after += seq[1:][np.diff(seq) > 1].tolist()
+        if state.next_seq and int(seq[0]) > state.next_seq:
+            after.append(int(seq[0]))
+    return np.unique(np.array(after, np.int64))
 
 
 def _compared_before(state: PairingState) -> tuple[Array, Array, Array, int]:

@@ -34,11 +34,12 @@ from rankmem_ship.pairing.state import (
 from rankmem_ship.pairing.templates import take_over
 
 
-def block_table(state: PairingState, points: Points, first_end: int) -> tuple[Array, int]:
+def block_table(state: PairingState, points: Points, first_end: int, first_hole: int) -> tuple[Array, int]:
     """The blocks alive before and those made, with their frees; and the count of older ones.
 
     Args:
         first_end: where in the log the first step of the batch ends; beyond it where none does.
+        first_hole: likewise where records are missing.
     """
     made = np.flatnonzero(points.makes_block)
     rows = np.zeros(len(made), BLOCK_DTYPE)
@@ -60,13 +61,13 @@ def block_table(state: PairingState, points: Points, first_end: int) -> tuple[Ar
         rows[column] = ABSENT
     rows["device"] = points.device[made]
     rows["preexisting"] = older
-    rows["by"] = _known_by(state, rows, first_end)
+    rows["by"] = _known_by(state, rows, first_end, first_hole)
     blocks = joined([state.live, rows])
     _write_frees(blocks, points)
     return blocks, state.num_preexisting + int(older.sum())
 
 
-def _known_by(state: PairingState, made: Array, first_end: int) -> Array:
+def _known_by(state: PairingState, made: Array, first_end: int, first_hole: int) -> Array:
     """Known, of each block made in a batch. While detail is reduced, the tap writes no call but one that it
     reads at an allocation; in the rest of a step of which the beginning was not observed, calls lack what
     goes on around them."""
@@ -78,6 +79,9 @@ def _known_by(state: PairingState, made: Array, first_end: int) -> Array:
         by = np.where(made["allocation_id"] < first_end, Known.EVIDENCE, Known.OBSERVED)
     else:
         by = np.full(len(made), Known.OBSERVED)
+    if not state.is_reduced and len(state.parts):  # steady steps may have begun where records are missing
+        is_doubtful = state.is_doubtful | (made["allocation_id"] >= first_hole)
+        by = np.where(is_doubtful & (made["call_id"] == 0), Known.WAITS, by)
     known: Array = np.where(made["preexisting"], Known.AS_GIVEN, by)
     return known
 
@@ -171,6 +175,7 @@ def settle(
     ends_due = rows_at(waiting, waiting["sent"] & (freed | told_twice))
     _describe(waiting, due & (place != ABSENT), place, calls, attribution)
     is_lost = due & (place == ABSENT) & (waiting["call_id"] != 0) & (waiting["operator"] == 0)
+    is_lost &= waiting["by"] == Known.OBSERVED
     waiting["by"][is_lost] = Known.NONE
     records_due = rows_at(waiting, due)
     waiting["sent_free_requested"] |= due & (waiting["free_requested_seq"] != ABSENT)

@@ -82,13 +82,19 @@ class Comparison:
 
 
 def compare(
-    before: tuple[Array, Array, Array, int], records: Array, seq: Array, points: Points, made: Array
+    before: tuple[Array, Array, Array, int],
+    records: Array,
+    seq: Array,
+    holes: Array,
+    points: Points,
+    made: Array,
 ) -> Comparison:
     """The parts of a batch.
 
     Args:
         before: PART_DTYPE, COMPARED_DTYPE, STEP_END_DTYPE and how many blocks were made in the step, before
             it.
+        holes: places in the log behind missing records: no part goes on there.
         made: BLOCK_DTYPE, the batch's blocks: all alive before it, then those made.
     """
     parts, waiting, step_ends, made_in_step = before
@@ -106,9 +112,12 @@ def compare(
     for thread in sorted({*followed, *records["thread"][is_part].tolist()}):
         part = followed.setdefault(thread, _new_part(thread))
         at = np.flatnonzero((is_block | is_part) & (records["thread"] == thread))
-        blocks, over = _of_thread(part, rows_at(records, at), seq[at])
-        found.append(blocks)
-        ended += over
+        for number, stretch in enumerate(np.split(at, np.searchsorted(seq[at], holes))):
+            if number:
+                part["is_open"], part["follows"] = False, ABSENT
+            blocks, over = _of_thread(part, rows_at(records, stretch), seq[stretch])
+            found.append(blocks)
+            ended += over
     blocks = joined(found)
     blocks = rows_at(blocks, np.argsort(blocks["allocation_id"], kind="stable"))
     ends, allocs = _with_ends(step_ends, records, seq), seq[is_block]
@@ -120,9 +129,10 @@ def compare(
     since = int(ends["seq"][-1]) if len(ends) else ABSENT
     is_new_step = len(ends) and (not len(step_ends) or ends["seq"][-1] != step_ends["seq"][-1])
     made_since = int((of_trainer > since).sum()) + (0 if is_new_step else made_in_step)
-    rows = [followed[thread] for thread in sorted(followed)][-THREADS_MAX:]
+    rows = joined([followed[thread] for thread in sorted(followed)])
+    latest = np.lexsort((rows["step"], rows["is_open"]))[-THREADS_MAX:]
     return Comparison(
-        parts=joined(rows),
+        parts=rows_at(rows, np.sort(latest)),
         blocks=blocks,
         ended=tuple(ended),
         lives=lives,

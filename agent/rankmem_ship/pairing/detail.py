@@ -30,6 +30,7 @@ def at_detail(state: PairingState, records: Array, seq: Array) -> PairingState:
     last = int(is_other.argmax()) - 1 if is_other.any() else len(records) - 1
     said = named(records[: last + 1], Kind.DETAIL)
     now = int(said["detail"][-1])
+    state = dataclasses.replace(state, is_doubtful=False)
     if now == Detail.FULL:
         is_mixed = state.is_mixed or bool((said["outcome"] == Outcome.MISSED).any())
         if state.is_steady and not is_mixed:
@@ -38,7 +39,9 @@ def at_detail(state: PairingState, records: Array, seq: Array) -> PairingState:
         return dataclasses.replace(full, is_steady=False, is_mixed=is_mixed)
     reduced = state if state.is_reduced else _reduced(state)
     if now == Detail.STEADY:
-        return dataclasses.replace(reduced, is_steady=True)
+        # Steps that nobody has seen lie before it where it was reduced otherwise.
+        seen = _full(state, int(seq[last])) if state.is_reduced and not state.is_steady else reduced
+        return dataclasses.replace(seen, is_reduced=True, is_steady=True)
     return dataclasses.replace(reduced, is_steady=False, threads=np.zeros(0, THREAD_DTYPE))
 
 

@@ -407,6 +407,8 @@ class PairingState:
     """Nor are they in steps that are known, see rankmem_ship.pairing.templates."""
     is_mixed: bool = False
     """They are again, since amid the step that goes on."""
+    is_doubtful: bool = False
+    """Records were missing, and none since has said whether operators are observed."""
     notes: tuple[int, ...] = ()
     """String ids of the NOTE records so far."""
     saw_end: bool = False

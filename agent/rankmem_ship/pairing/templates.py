@@ -18,11 +18,13 @@ two parts are alike lies on both threads.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from rankmem_agent.spool.layout import Phase
 from rankmem_ship.pairing.comparing import Comparison
 from rankmem_ship.pairing.state import ABSENT, TEMPLATE_DTYPE, Array, Known, joined, rows_at
 
@@ -30,6 +32,8 @@ WAIT_NS: Final = 1_000_000_000
 """Of the log's time: a step that hangs shows what it holds."""
 ROWS_MAX: Final = 1 << 20
 """Blocks in templates, at most: 96 MiB. The tap keeps half as many a thread."""
+PARTS_MAX: Final = 64
+"""Templates of a thread: the tap follows no more."""
 CONFIRMED: Final = 2
 """Times that a part was observed until what it says is used."""
 IDENTITY: Final = ("operator", "module", "phase", "stack", "forward_stack", "recomputed")
@@ -77,8 +81,10 @@ def learn(templates: Array, blocks: Array, comparison: Comparison) -> Learned:
                 own["times"] = 1
         elif like in known:
             differs.append(_confirm(known, like, own))
-    kept = _newest(list(known.values()))
-    return Learned(templates=joined([templates[:0], *kept, *going_on.values()]), differs=joined(differs))
+    open_parts = {(int(part["thread"]), int(part["step"])) for part in comparison.parts if part["is_open"]}
+    still_open = [rows for key, rows in going_on.items() if key in open_parts]
+    kept = _newest(known)
+    return Learned(templates=joined([templates[:0], *kept, *still_open]), differs=joined(differs))
 
 
 def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: int, *, final: bool) -> Array:
@@ -90,6 +96,9 @@ def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: 
     holds = np.zeros(len(waiting), np.bool_)
     asked = np.flatnonzero((waiting["by"] == Known.WAITS) & ~waiting["sent"])
     if not len(asked):
+        return holds
+    if not len(comparison.blocks):
+        waiting["by"][asked] = Known.NONE
         return holds
     place = indices(waiting["allocation_id"][asked], comparison.blocks["allocation_id"])
     compared = rows_at(comparison.blocks, place)
@@ -109,9 +118,9 @@ def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: 
     waiting["like"][at] = source["allocation_id"]
     for name in IDENTITY:
         waiting[name][at] = source[name]
-    waiting["annotation"][at] = np.where(
-        waiting["annotation"][at] != 0, waiting["annotation"][at], source["annotation"]
-    )
+    # A block is in the ranges that are open; one of backward in its forward's, which only the template has.
+    inherits = (waiting["annotation"][at] == 0) & (source["phase"] == Phase.BACKWARD)
+    waiting["annotation"][at[inherits]] = source["annotation"][inherits]
     return holds
 
 
@@ -194,18 +203,24 @@ def _confirm(known: dict[tuple[int, int], Array], like: tuple[int, int], own: Ar
         other = (before[name] != own[name]) & (before[name] != _UNKNOWN.get(name, 0))
         new[name][other] = _UNKNOWN.get(name, 0)
         differs |= other
+    new["annotation"][before["annotation"] != own["annotation"]] = 0  # a range named anew in each step
     new["times"] = np.minimum(before["times"].astype(np.int64) + 1, 255)
     known[like] = new
     was_used = before["times"][0] >= CONFIRMED
     return rows_at(new, differs if was_used else np.zeros(len(new), np.bool_))
 
 
-def _newest(parts: list[Array]) -> list[Array]:
-    """As many of the latest templates as there is room for."""
-    parts = sorted(parts, key=lambda rows: int(rows["step"][0]))
-    while sum(map(len, parts)) > ROWS_MAX:
-        parts.pop(0)
-    return parts
+def _newest(known: dict[tuple[int, int], Array]) -> list[Array]:
+    """The latest templates of each thread, as many as the tap keeps; of all, what there is room for."""
+    of_thread: Counter[int] = Counter()
+    kept: list[Array] = []
+    num_rows = 0
+    for (thread, _), rows in sorted(known.items(), key=lambda item: -item[0][1]):
+        of_thread[thread] += 1
+        num_rows += len(rows)
+        if of_thread[thread] <= PARTS_MAX and num_rows <= ROWS_MAX:
+            kept.append(rows)
+    return kept
 
 
 def _threads_apart(parts: Array) -> Array:
