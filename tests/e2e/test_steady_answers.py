@@ -1,4 +1,4 @@
-"""A recording with steady steps answers as one in which every step was observed, but for what steady.md names."""
+"""A recording with steady steps answers as one observed throughout, but for what docs/steady.md names."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ SCRIPT = Path(__file__).with_name("training_scripts") / "repeating_alike.py"
 SESSION = "0STEADYSAME1"
 
 VERBS = (
-    "ranks", "hosts", "peak", "peak --by operator", "ops", "ops --by module", "ops --at total", "live --rank 0",
-    "job-peak", "timeline --by phase", "modules", "weights", "steps", "leaks", "fit --batch 32", "whatif",
+    "ranks", "hosts", "peak", "peak --by operator", "ops", "ops --by module", "ops --at total",
+    "live --rank 0", "job-peak", "timeline --by phase", "modules", "weights", "steps", "leaks", "fit --batch 32", "whatif",
     "diff BASE HEAD",
 )  # fmt: skip
 

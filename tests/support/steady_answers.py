@@ -28,17 +28,49 @@ from rankmem_protos.errors import RankmemError
 from repetitions import some_of
 
 OF_A_RUN: Final = frozenset(
-    "address addr time started ended watermark sql spool_id start launch secret_hash last_sequence sent_bytes "
-    "device_used_bytes device_free_bytes app_reserved_bytes headroom_bytes headroom_share "
-    "process process_low pid num_estimates".split()
+    [
+        "address",
+        "addr",
+        "time",
+        "started",
+        "ended",
+        "watermark",
+        "sql",
+        "spool_id",
+        "start",
+        "launch",
+        "secret_hash",
+        "last_sequence",
+        "sent_bytes",
+        "device_used_bytes",
+        "device_free_bytes",
+        "app_reserved_bytes",
+        "headroom_bytes",
+        "headroom_share",
+        "process",
+        "process_low",
+        "pid",
+        "num_estimates",
+    ]
 )
 """Columns in which two runs of one program differ: clocks, addresses, ids, what the host had free."""
 _TIMES: Final = ("_ns", "_utc", "Ns", "Time", "timestamp", "uration", "(ms)", "age", "_s")
 MISSING: Final = frozenset({"call_id", "forward_call_id"})
 """Columns that steady steps lack, by docs/steady.md."""
 KNOWN_BY: Final = frozenset(
-    "attribution like_id template_blocks prefix_blocks evidence_blocks audit_differences steady_misses "
-    "steady_steps num_steps incomplete missing".split()
+    [
+        "attribution",
+        "like_id",
+        "template_blocks",
+        "prefix_blocks",
+        "evidence_blocks",
+        "audit_differences",
+        "steady_misses",
+        "steady_steps",
+        "num_steps",
+        "incomplete",
+        "missing",
+    ]
 )
 """Columns that say how blocks are known, and so differ as they should."""
 LEFT_OUT: Final = OF_A_RUN | MISSING | KNOWN_BY
@@ -131,8 +163,10 @@ def _text(row: Any) -> str:
 
 def views_differing(first: Side, second: Side, session: str, one_in: int) -> Iterator[tuple[str, set[str]]]:
     """The tables, views and macros that differ."""
-    both = [dict((name, (text, given)) for name, text, given in statements_about(side.queries, session))
-            for side in (first, second)]  # fmt: skip
+    both = [
+        {name: (text, given) for name, text, given in statements_about(side.queries, session)}
+        for side in (first, second)
+    ]
     for name in some_of(both[0], one_in):
         answers = []
         for side, asked in zip((first, second), both, strict=True):
