@@ -24,8 +24,8 @@ SESSION = "0STEADYSAME1"
 
 VERBS = (
     "ranks", "hosts", "peak", "peak --by operator", "ops", "ops --by module", "ops --at total",
-    "live --rank 0", "job-peak", "timeline --by phase", "modules", "weights", "steps", "leaks", "fit --batch 32", "whatif",
-    "diff BASE HEAD",
+    "live --rank 0", "job-peak", "timeline --by phase", "modules", "weights", "steps", "leaks",
+    "fit --batch 32", "whatif", "diff BASE HEAD",
 )  # fmt: skip
 
 CALLS_MISSING = "rows of operator_call and what is read as calls begin are missing in steady steps"
