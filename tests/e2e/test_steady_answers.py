@@ -18,7 +18,7 @@ from steady_answers import (
     views_differing,
 )
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).with_name("training_scripts") / "repeating_alike.py"
 SESSION = "0STEADYSAME1"
 
