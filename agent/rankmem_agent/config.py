@@ -30,6 +30,8 @@ DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, no
 DEVICES: Final = ("cpu", "cuda")
 DETAILS: Final = ("full", "operators", "events", "auto")
 _STACKS: Final = ("full", "names", "off")
+AUDITS_EVERY_DEFAULT: Final = 50  # RANKMEM_STEADY=auto: an audit costs what full detail costs, for a step
+AUDITS_EVERY_MAX: Final = 1_000_000  # RANKMEM_STEADY: longer than nearly all trainings
 PARALLEL_DIMENSIONS: Final = ("dp", "tp", "pp", "cp", "ep")  # columns of rank_info
 
 
@@ -70,6 +72,12 @@ class AgentConfig:
     stacks."""
     module_hooks: bool
     """Through global forward hooks also where modules can be read from frames. ``RANKMEM_MODULES=hooks``."""
+    audits_every: int
+    """Calls are not observed in steps that are known from steps before, but for one of so many; 0: they are
+    in each. ``RANKMEM_STEADY`` off (default), auto (50, without CUDA) or a number; only where detail is
+    full, with stacks and modules."""
+    is_steady_asked: bool
+    """Also where CUDA is recorded, and audits as often as that: ``RANKMEM_STEADY`` is a number."""
     parallel: Mapping[str, int]
     """This rank's place in parallel dimensions. ``RANKMEM_PARALLEL``, as dp=1,tp=0; default none."""
     drain_s: float
@@ -102,6 +110,8 @@ class AgentConfig:
         stacks = _choice(env, "RANKMEM_STACKS", _STACKS)
         modules = _choice(env, "RANKMEM_MODULES", ("on", "hooks", "off"))
         is_full = detail in ("full", "auto")
+        audits_every, is_number = _audits_every(env)
+        is_steady = detail == "full" and stacks != "off" and modules == "on"
         return cls(
             session_id=_session(env),
             name=env.get("RANKMEM_NAME") or None,
@@ -116,6 +126,8 @@ class AgentConfig:
             privacy=Privacy.from_text(env.get("RANKMEM_PATH_MAP") or "", files=stacks == "full"),
             modules=is_full and modules != "off",
             module_hooks=modules == "hooks",
+            audits_every=audits_every if is_steady else 0,
+            is_steady_asked=is_number,
             parallel=_parallel(env),
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),
             command_arguments=_choice(env, "RANKMEM_COMMAND", ("script", "full")) == "full",
@@ -139,7 +151,7 @@ class AgentConfig:
 
 _DOUBTFUL: Final = frozenset(
     {"RANKMEM_SPOOL_BYTES", "RANKMEM_DEVICES", "RANKMEM_STACKS", "RANKMEM_PATH_MAP", "RANKMEM_MODULES",
-     "RANKMEM_PARALLEL", "RANKMEM_DRAIN_S", "RANKMEM_COMMAND"}
+     "RANKMEM_PARALLEL", "RANKMEM_DRAIN_S", "RANKMEM_COMMAND", "RANKMEM_STEADY"}
 )  # fmt: skip
 """Variables without which a session still finds its aggregator."""
 _DIGITS_MAX: Final = 18
@@ -181,6 +193,16 @@ def _integer(env: Mapping[str, str], name: str, default: int, smallest: int) -> 
     if not value.isdecimal() or int(value) < smallest:
         raise _invalid(name, value, f"a whole number of at least {smallest}")
     return int(value)
+
+
+def _audits_every(env: Mapping[str, str]) -> tuple[int, bool]:
+    """How often there is an audit, 0 for no steady steps, and whether a number was given."""
+    value = env.get("RANKMEM_STEADY") or "off"
+    if value in ("off", "auto"):
+        return (AUDITS_EVERY_DEFAULT if value == "auto" else 0), False
+    if not value.isdecimal() or len(value) > _DIGITS_MAX or not 2 <= int(value) <= AUDITS_EVERY_MAX:
+        raise _invalid("RANKMEM_STEADY", value, f"off, auto or a number from 2 to {AUDITS_EVERY_MAX}")
+    return int(value), True
 
 
 def _seconds(env: Mapping[str, str], name: str, default: float, largest: float) -> float:

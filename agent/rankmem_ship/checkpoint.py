@@ -31,11 +31,11 @@ RESERVE_BYTES_MIN: Final = 256 << 10
 """The least that is reserved for the next checkpoint; 2,000 live blocks take half of it."""
 RESERVE_FACTOR: Final = 2
 """Times the size of the last checkpoint: how much more may be live by then."""
-CHECKPOINT_VERSION: Final = 7
+CHECKPOINT_VERSION: Final = 8
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",
-    "tags", "lines", "steps",
+    "tags", "lines", "steps", "parts", "compared", "templates", "step_ends",
 )  # fmt: skip
 _PLAIN: Final = tuple(
     f.name for f in dataclasses.fields(PairingState) if f.name not in (*_ARRAYS, "stacks_sent")

@@ -24,7 +24,12 @@ from rankmem_protos.tables import Column
 
 _ANY_NUMBER: Final = frozenset({"address", "stack_id", "forward_stack_id", "stream"})
 """Columns of 64 bits without an order: hashes, addresses and handles."""
-_COUNTS: Final = frozenset({"allocations", "events", "events_lost", "num_allocations", "records", "stacks"})
+_COUNTS: Final = frozenset(
+    {
+        *("allocations", "events", "events_lost", "num_allocations", "records", "stacks"),
+        *("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences"),
+    }
+)
 _OFFSETS: Final = frozenset({"clock_offset_ns", "offset_ns"})
 _ERRORS: Final = frozenset({"clock_error_ns", "error_ns"})
 _SIGNED_BYTES: Final = frozenset({"unexplained_bytes"})

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = 16
+SCHEMA_VERSION: Final = 17
 """Raised when a table or column is added; written to the database's ``rankmem_meta``."""
 
 NAME: Final = pa.dictionary(pa.int32(), pa.string())
@@ -172,6 +172,27 @@ RANK_INFO: Final = Table(
             "The process's exit code; below zero the signal that ended it (-9: SIGKILL). NULL: not known.",
         ),
         _text("exception", "Type of the exception that ended it; NULL without one."),
+        _int(
+            "template_blocks",
+            "Blocks of which the step ran as a whole like an earlier, observed one (RANKMEM_STEADY), see "
+            "allocation_record.attribution. NULL, here and in the next four: every step was observed.",
+        ),
+        _int("prefix_blocks", "Blocks of which only the beginning of the step is known to have run so."),
+        _int(
+            "evidence_blocks",
+            "Blocks of which only what was read at the allocation itself is known; their forward call or "
+            "category may be missing.",
+        ),
+        _int(
+            "steady_misses",
+            "Times that a block came amid an unobserved step that no known step has there; calls were "
+            "observed again from then on.",
+        ),
+        _int(
+            "audit_differences",
+            "Places in steps where an observed step had another operator, module, phase or stack than the "
+            "one taken as template; 0: none was found.",
+        ),
     ),
 )
 
@@ -286,6 +307,21 @@ ALLOCATION_RECORD: Final = Table(
             "block_bytes",
             "The allocator's own size of a block older than the recording: what was requested, rounded up, "
             "and a rest too small to be split off. NULL for any other block, and where it is not recorded.",
+        ),
+        _name(
+            "attribution",
+            "By what its operator, module, phase and stacks are known. observed: the call that made it was "
+            "observed, or it was made outside of calls while calls were. template: its step ran as a whole "
+            "like an earlier, observed one, by what each allocation shows; operator, module, phase, stacks "
+            "and category are those of the block in the same place there. template_prefix: the same, but the "
+            "step differed later, or its end is not recorded. evidence: operator, module and stack were read "
+            "at the allocation itself; a forward call and a category may be missing. none: nothing was "
+            "observed (detail summary), or the record of its call is lost. NULL: as the source says, in "
+            "imported recordings, older databases and for blocks older than the recording.",
+        ),
+        _int(
+            "like_id",
+            "For template and template_prefix: allocation_id of the block of an earlier step it is like.",
         ),
     ),
 )
@@ -736,25 +772,30 @@ CONTROL_ORDER: Final = Table(
 CONTROL_CHANGE: Final = Table(
     name="control_change",
     doc="Where in a rank's log an order of rankmem control came into effect, or to its end, and where the "
-    "rank itself changed what it records (detail auto).",
+    "rank itself changed what it records (detail auto, RANKMEM_STEADY).",
     columns=(
         *_OF_RANK,
         _int(
             "order_id",
-            "The order, see control_order; 0: none, detail was auto from the start (RANKMEM_DETAIL).",
+            "The order, see control_order; 0: none, detail was auto from the start (RANKMEM_DETAIL), or "
+            "known steps are not observed (RANKMEM_STEADY).",
             nullable=False,
         ),
         _name(
             "outcome",
             "applied; over: its last step has ended, or a later order has ended it before; refused: nothing "
             "changes, since the rank's steps are calls of the model, which only full detail sees, or it "
-            "cannot tell how high a step stands, by which auto chooses; auto: the rank itself chose.",
+            "cannot tell how high a step stands, by which auto chooses; auto: the rank itself chose; missed: "
+            "amid a steady step a block came that no known step has there, so all is recorded again from "
+            "here on, amid the step.",
             nullable=False,
         ),
         _name(
             "detail",
             "How much is recorded from here on. full: all that the rank was started for. summary: events, "
-            "steps, samples and tags; no operators, stacks or modules.",
+            "steps, samples and tags; no operators, stacks or modules. steady: the same for steps that are "
+            "known from earlier ones, whose operators, stacks and modules the blocks have; see "
+            "allocation_record.attribution.",
             nullable=False,
         ),
         _int("step", "The first step that is recorded so.", nullable=False),

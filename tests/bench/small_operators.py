@@ -19,6 +19,7 @@ from typing import Final
 
 from harness import Figure, Options, alternate, of_ratio, of_samples, say
 from processes import Aggregator, environment, recording_environment, train, wait_until_quiet
+from train_gpt import TAP_ALL
 
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.tap.build import find_compiler, torch_include_dir
@@ -32,6 +33,12 @@ QUICK: Final = 10
 ROUNDS: Final = 5
 DETAILS: Final = ("full", "operators", "events", "auto")
 """Of ``RANKMEM_DETAIL``."""
+STEADY: Final = "steady"
+"""Full detail with ``RANKMEM_STEADY=auto``, audits included; the program says where its steps end."""
+SWITCHED_TIMES: Final = 2
+"""Times the steps of a process, where recording is switched in one."""
+_EVENTS_BIT: Final = 1
+STEADY_AT_MOST: Final = {"mlp": 1.05, "rl": 1.09, "lstm": 1.05}
 FULL_AT_MOST: Final = 1.40
 """CPU time with everything recorded, for the programs without a KV cache."""
 PLAIN: Final = "plain"
@@ -46,6 +53,8 @@ class Program:
     server: Aggregator
     cpu_s: dict[str, list[float]] = field(default_factory=dict)
     """CPU seconds of a step, by variant."""
+    thread_s: dict[str, list[float]] = field(default_factory=dict)
+    """Likewise of the thread that trains alone, without the one that prepares the log's pages."""
 
     def run(self, variant: str, before: tuple[str, ...] = (), extra: tuple[str, ...] = ()) -> float:
         """Runs it without rankmem; wall seconds of a step."""
@@ -54,11 +63,28 @@ class Program:
     def recorded(self, variant: str, detail: str) -> float:
         """Runs it with rankmem; returns when all is stored, so that nothing runs on."""
         spools = Path(tempfile.mkdtemp(dir=self.options.memory_folder))
-        env = recording_environment(self.server.address, spools) | {"RANKMEM_DETAIL": detail}
-        wall_s = self._taken(variant, ("-m", "rankmem_agent"), (), env)
+        env = recording_environment(self.server.address, spools)
+        env |= {"RANKMEM_STEADY": "auto"} if detail == STEADY else {"RANKMEM_DETAIL": detail}
+        extra = ("--ends-steps",) if detail == STEADY and self.name != "mlp" else ()
+        wall_s = self._taken(variant, ("-m", "rankmem_agent"), extra, env)
         wait_until_quiet(spools)
         shutil.rmtree(spools)
         return wall_s
+
+    def switched(self, variant: str, bits: int, extra: tuple[str, ...], env: dict[str, str]) -> Figure:
+        """CPU time of the thread that trains, recording on and off in turn in one process."""
+        spools = Path(tempfile.mkdtemp(dir=self.options.memory_folder))
+        env = recording_environment(self.server.address, spools) | env
+        steps = SWITCHED_TIMES * PROGRAMS[self.name] // (QUICK if self.options.quick else 1)
+        arguments = [self.name, "--steps", str(steps), "--switch", str(bits), *extra]
+        result = train(("-m", "rankmem_agent"), arguments, self.options.folder, env, script=SCRIPT)
+        wait_until_quiet(spools)
+        shutil.rmtree(spools)
+        times = list(zip(result["thread_s"], result["on"], strict=True))
+        on, off = ([each for each, flag in times if flag == which] for which in (True, False))
+        count = min(len(on), len(off))
+        what = f"{self.name}: {variant}, on / off in one process, CPU time of its own thread"
+        return of_ratio(what, on[:count], off[:count])
 
     def profiled(self, variant: str) -> float:
         """Runs it under torch.profiler, each cycle exported before the next."""
@@ -81,6 +107,7 @@ class Program:
         arguments = [self.name, "--steps", str(steps), *extra]
         result = train(before, arguments, self.options.folder, env, script=SCRIPT)
         self.cpu_s.setdefault(variant, []).append(result["cpu_s"])
+        self.thread_s.setdefault(variant, []).append(result["thread_s"])
         return float(result["wall_s"])
 
 
@@ -90,8 +117,18 @@ def small_operators(options: Options, server: Aggregator) -> list[Figure]:
     figures: list[Figure] = []
     for name in PROGRAMS:
         program = Program(name=name, options=options, server=server)
+        figures += in_one_process(program)
         figures += _compared(program, _variants(program, observer))
     return figures
+
+
+def in_one_process(program: Program) -> list[Figure]:
+    """Everything recorded, and steady, against the same process with recording off."""
+    ends = () if program.name == "mlp" else ("--ends-steps",)
+    return [
+        program.switched("rankmem, full", TAP_ALL, (), {}),
+        program.switched("rankmem, steady", _EVENTS_BIT, ends, {"RANKMEM_STEADY": "auto"}),
+    ]
 
 
 def _variants(program: Program, observer: Path | None) -> dict[str, Callable[[], float]]:
@@ -100,7 +137,7 @@ def _variants(program: Program, observer: Path | None) -> dict[str, Callable[[],
     if observer is not None:
         name = "an observer that does nothing"
         variants[name] = partial(program.run, name, extra=("--observer", str(observer)))
-    for detail in DETAILS:
+    for detail in (*DETAILS, STEADY):
         if detail == DETAILS[0] or _has_detail():
             name = f"rankmem, {detail}"
             variants[name] = partial(program.recorded, name, detail)
@@ -122,10 +159,15 @@ def _compared(program: Program, variants: dict[str, Callable[[], float]]) -> lis
     plain_us = [1e6 * each for each in program.cpu_s[PLAIN]]
     figures = [of_samples(f"{program.name}: CPU time of a plain step", plain_us, "us")]
     for variant in list(variants)[1:]:
-        is_bound = variant == f"rankmem, {DETAILS[0]}" and program.name != "generate"
-        budget = {"at_most": FULL_AT_MOST} if is_bound else {}
+        bounds = {f"rankmem, {STEADY}": STEADY_AT_MOST.get(program.name)}
+        bounds[f"rankmem, {DETAILS[0]}"] = FULL_AT_MOST if program.name != "generate" else None
+        budget = {"at_most": bounds[variant]} if bounds.get(variant) else {}
         cpu = (program.cpu_s[variant], program.cpu_s[PLAIN])
         figures.append(of_ratio(f"{program.name}: {variant} / plain, CPU time", *cpu, **budget))
+        own = (program.thread_s[variant], program.thread_s[PLAIN])
+        figures.append(
+            of_ratio(f"{program.name}: {variant} / plain, CPU time of the thread that trains", *own)
+        )
         figures.append(of_ratio(f"{program.name}: {variant} / plain", wall_s[variant], wall_s[PLAIN]))
     return figures
 

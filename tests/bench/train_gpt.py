@@ -144,7 +144,7 @@ def _timed(
     cpu_times: list[float] = []
     flags: list[bool] = []
     for number in range(steps):
-        on = tap is None or _is_on(number // switch)
+        on = tap is None or is_on(number // switch)
         if tap is not None and number % switch == 0:
             tap.rkm_enable(TAP_ALL, int(on))
         records_before = _records(tap)
@@ -158,7 +158,7 @@ def _timed(
     return {"steps_s": times, "cpu_s": cpu_times, "on": flags, "records_a_step": records / max(1, sum(flags))}
 
 
-def _is_on(block: int) -> bool:
+def is_on(block: int) -> bool:
     """Off, on, on, off, ...: a drift of the machine weighs on both alike."""
     return block % 4 in (1, 2)
 

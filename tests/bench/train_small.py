@@ -1,7 +1,8 @@
 """Programs of small operators that the benchmarks time: recording weighs most where a step is short.
 
 Stage: the user's script. It knows nothing of rankmem and runs the same with and without it. Writes a JSON
-object to ``--out``: wall and CPU time of a step, the mean over all timed, a profiler's exports included.
+object to ``--out``: wall and CPU time of a step and its own thread's, the mean over all timed, a profiler's
+exports included.
 
 - ``mlp``: training of four layers of 64 with Adam, some 0.6 ms a step.
 - ``rl``: twenty times batch-1 inference and a sample of what it gives; no optimizer.
@@ -21,12 +22,13 @@ from typing import Final
 
 import torch
 from torch import nn
-from train_gpt import profiler_cycles
+from train_gpt import is_on, loaded_tap, profiler_cycles
 
 Step = Callable[[], object]
 WARM_UP_S: Final = 1.0
 PROMPT_TOKENS: Final = 16
 NEW_TOKENS: Final = 16
+CHUNK_STEPS: Final = 16
 
 
 def mlp() -> Step:
@@ -110,6 +112,36 @@ def generate() -> Step:
     return step
 
 
+def ending(step: Step) -> Step:
+    """The same, with the end of each step told to whoever records it."""
+    from rankmem_agent import step as step_ends
+
+    def step_with_end() -> None:
+        step()
+        step_ends()
+
+    return step_with_end
+
+
+def switched(step: Step, steps: int, bits: int) -> dict[str, object]:
+    """CPU times of this thread a step, and with what, chunk by chunk; the first steps of each are left
+    out."""
+    tap = loaded_tap()
+    times: list[float] = []
+    flags: list[bool] = []
+    for chunk in range(steps // CHUNK_STEPS):
+        on = is_on(chunk)
+        tap.rkm_enable(bits, int(on))
+        for _ in range(CHUNK_STEPS // 4):
+            step()
+        before = time.thread_time()
+        for _ in range(CHUNK_STEPS):
+            step()
+        times.append((time.thread_time() - before) / CHUNK_STEPS)
+        flags.append(on)
+    return {"thread_s": times, "on": flags}
+
+
 PROGRAMS: Final[dict[str, Callable[[], Step]]] = {each.__name__: each for each in (mlp, rl, lstm, generate)}
 
 
@@ -121,24 +153,33 @@ def main() -> None:
     if arguments.observer is not None:
         ctypes.CDLL(str(arguments.observer)).observe()
     step = PROGRAMS[arguments.program]()
+    if arguments.ends_steps:
+        step = ending(step)
     until = time.monotonic() + WARM_UP_S
     while time.monotonic() < until:
         step()
+    if arguments.switch:
+        arguments.out.write_text(json.dumps(switched(step, arguments.steps, arguments.switch)))
+        return
     with profiler_cycles(arguments.profile_folder) as end_of_step:
-        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        wall_s, cpu_s, thread_s = time.perf_counter(), time.process_time(), time.thread_time()
         for _ in range(arguments.steps):
             step()
             end_of_step()
         wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
-    arguments.out.write_text(
-        json.dumps({"wall_s": wall_s / arguments.steps, "cpu_s": cpu_s / arguments.steps})
-    )
+        thread_s = time.thread_time() - thread_s
+    taken = {"wall_s": wall_s, "cpu_s": cpu_s, "thread_s": thread_s}
+    arguments.out.write_text(json.dumps({name: each / arguments.steps for name, each in taken.items()}))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument(
+        "--ends-steps", action="store_true", help="say where a step ends, where no optimizer does"
+    )
+    parser.add_argument("--switch", type=int, default=0, help="bits of the tap, turned off and on in turn")
     parser.add_argument("--observer", type=Path, help="a library with an observer of operators, to be added")
     parser.add_argument(
         "--profile-folder", type=Path, help="run under torch.profiler, export each cycle there"

@@ -14,6 +14,10 @@ from page_server import PageClient, served_page
 
 SECOND = 1_000_000_000
 BLOCKS = 60
+KNOWN_BY = {
+    BLOCKS - 2: {"attribution": "template", "like_id": 3},
+    BLOCKS - 3: {"attribution": "none"},
+}
 HOSTILE = "=cmd|' /C calc'!A0"
 
 
@@ -30,6 +34,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
             operator=HOSTILE if i == BLOCKS - 1 else f"aten::op{i % 3}",
             module=f"net.layers.{i % 2}",
             stack_id=1 + i % 2 if i % 10 else None,
+            **KNOWN_BY.get(i, {"attribution": "observed"}),
         )
     for i in range(0, BLOCKS, 4):
         log.free(f"b{i}", at=(60 + i // 4) * SECOND)
@@ -136,12 +141,21 @@ def test_words_and_ranges_filter_and_stay_in_the_link(page: OpenPage) -> None:
     assert len(_ids(page)) == 10
 
 
+def test_a_block_whose_call_was_not_observed_says_by_what_it_is_known(page: OpenPage) -> None:
+    for block, text in ((BLOCKS - 2, "category are those of block 3"), (BLOCKS - 3, "nothing: its call")):
+        page.tab.click(f"#blocks tbody tr:nth-child({BLOCKS - block})")
+        page.until(f"document.querySelector('#blocks .detail .title').textContent.includes('block {block}:')")
+        (line,) = [each for each in page.tab.inner_text("#blocks .detail").split("\n") if "known by" in each]
+        assert text in line
+
+
 def test_a_row_shows_its_stack_and_a_group_becomes_a_chip(page: OpenPage) -> None:
     page.tab.click("#blocks tbody tr:first-child")
     page.until("document.querySelector('#blocks .detail').dataset.frames === '3'")
     assert page.state("pick") == f"block:{BLOCKS - 1}"
     assert "src/loss.py:9 loss" in page.tab.inner_text("#blocks .detail")
     assert len(_ids(page)) == 50, "a chosen block does not filter its own table"
+    assert "known by" not in page.tab.inner_text("#blocks .detail")
     page.tab.click("#blocks .detail .chip:has-text('category')")
     page.settle()
     assert {row["category"] for row in page.drawn("blocks")["rows"]} == {"gradient"}

@@ -39,6 +39,8 @@ class FakeRecording:
         self.tensors = True
         self.much = True
 
+    def look_for_steady_steps(self) -> None: ...
+
     def publish(self, spool_dir: Path) -> None:
         assert self.opened is not None
         os.rename(self.opened, spool_dir)

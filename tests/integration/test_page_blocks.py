@@ -180,7 +180,10 @@ def test_pages_have_every_block_that_fits_once_in_any_order(page: Answers, asked
     rows = _pages(page, asked)
     assert [row["allocation_id"] for row in rows] == [row["id"] for row in expected]
     for row, wanted in zip(rows, expected, strict=True):
-        same = ("size_bytes", "category", "module", "phase", "step", "line", "forward_line", "annotation")
+        same = (
+            *("size_bytes", "category", "module", "phase", "step", "line", "forward_line", "annotation"),
+            *("attribution", "like_id"),
+        )
         assert {name: row[name] for name in same} == {name: wanted.get(name) for name in same}
         assert (row["allocated_ns"], row["freed_ns"]) == (wanted["allocated"], wanted["freed"])
         assert (row["age_ns"], row["life_ns"]) == (wanted["age"], wanted["life"])

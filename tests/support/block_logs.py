@@ -58,6 +58,8 @@ def random_log(seed: int, blocks: int = 40, *, rank: int = 0, device: str = "cud
             forward_stack_id=draw.choice((2, None, None)),
             annotation=draw.choice(("a;b:c", None)),
             recomputed=draw.choice((True, False, None)),
+            attribution=(None, "observed", "template", "none")[i % 4],
+            like_id=i if i % 4 == 2 else None,
         )
         alive.append(name)
         if draw.random() < 0.2:

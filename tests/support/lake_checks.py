@@ -182,6 +182,15 @@ def calls(queries: Queries, session: str) -> Iterator[tuple[str, tuple[Any, ...]
         yield "stack", (stack,), {}
 
 
+def statements_about(
+    queries: Queries, session: str, groupings: Sequence[str] = tuple(GROUPINGS)
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """All tables, views and macros: a name, a statement, its parameters and more."""
+    yield from _tables_and_views()
+    given = {"s": session, **_facts(queries, session)}
+    yield from ((text, text, given) for text in _macros(groupings))
+
+
 def _facts(queries: Queries, session: str) -> dict[str, Any]:
     """Something of a session to ask about: its highest rank's peak, halfway."""
     rows = queries.sql(

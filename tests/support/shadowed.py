@@ -66,17 +66,24 @@ def shadowed(training: str, folder: Path, steps: int = 12, device: str = "cpu") 
     return compared(recorded_steps(training, folder, steps, device))
 
 
-def recorded_steps(training: str, folder: Path, steps: int, device: str = "cpu") -> Recording:
-    """One of steady_trainings, recorded in ``folder``."""
+def recorded_steps(
+    training: str,
+    folder: Path,
+    steps: int,
+    device: str = "cpu",
+    audits_every: int = 0,
+    lives_ms: int = 0,
+) -> Recording:
+    """One of steady_trainings, recorded in ``folder``; with ``lives_ms`` it is killed."""
     spool = folder / "spool"
     spool.mkdir()
-    arguments = (training, str(spool), str(steps), device)
+    arguments = (training, str(spool), str(steps), device, str(audits_every), str(lives_ms))
     if device == "cpu":
         done = run_forked(SCRIPT, arguments, folder)
     else:
         command = [sys.executable, str(SCRIPT), *arguments]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or "rankmem:" in done.stderr:
+    if (done.returncode != 0 and not lives_ms) or "rankmem:" in done.stderr:
         raise RuntimeError(done.stderr)
     recording = read_spool(spool, done)
     if recording.gaps:

@@ -1,13 +1,17 @@
 """Trainings in which each block is compared with those of steps before, and fully observed as well; a script.
 
-``python steady_trainings.py TRAINING SPOOL_FOLDER STEPS [DEVICE]``: the real tap and hooks, no preload, no
-shipper. Those of module_trainings, and those here: what a comparison could take for the same.
+``python steady_trainings.py TRAINING SPOOL_FOLDER STEPS [DEVICE [AUDITS_EVERY [LIVES_MS]]]``: the real tap
+and hooks, no preload, no shipper; with AUDITS_EVERY calls are not observed in steps that are known; with
+LIVES_MS the process is killed so long after its first step. Those of
+module_trainings, and those here: what a comparison could take for the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -32,6 +36,7 @@ from rankmem_agent.tap.build import build_tap
 from rankmem_agent.tap.library import Stat, Tap, What
 
 BUDGET_BYTES = 1 << 30
+ASKS_EVERY = 20
 RARE = 0.3
 """How often a step takes the other way."""
 
@@ -188,9 +193,30 @@ def loops() -> Step:
     return step
 
 
+class Asking(nn.Module):
+    """Asks for more memory than there is, now and then, and goes on without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(32, 32), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As above."""
+        self.calls += 1
+        if self.calls % ASKS_EVERY == 0:
+            with contextlib.suppress(RuntimeError):
+                torch.empty(1 << 62, dtype=torch.uint8)
+        return self.inner(x)  # type: ignore[no-any-return]
+
+
+def out_of_memory() -> Step:
+    """A step in which memory was refused."""
+    return supervised(nn.Sequential(nn.Linear(32, 32), Asking(), nn.Linear(32, 4)))
+
+
 HERE: tuple[Callable[[], Step], ...] = (
     by_line, by_function, in_place, by_module, without_gradient, summed_gradients, freed_early, lengths,
-    evaluated, loader_thread, loops,
+    evaluated, loader_thread, loops, out_of_memory,
 )  # fmt: skip
 # torch 2.13 refuses compiled_in_place where no module has a hook, recorded or not.
 TRAININGS: dict[str, Callable[[], Step]] = {
@@ -207,7 +233,9 @@ def on_device(device: str) -> None:
         register_optimizer_step_post_hook(lambda *_: torch.set_default_device(device))
 
 
-def main(name: str, folder: Path, steps: int, device: str = "cpu") -> None:
+def main(
+    name: str, folder: Path, steps: int, device: str = "cpu", audits_every: int = 0, lives_ms: int = 0
+) -> None:
     """Trains on the device, observed and compared."""
     torch.set_num_threads(1)
     on_device(device)
@@ -229,9 +257,16 @@ def main(name: str, folder: Path, steps: int, device: str = "cpu") -> None:
     for hooks in (tags, weights, modules, StepHooks(tap, is_compiling, guard, of_steps, tags, weights)):
         hooks.install()
     told.connect(tap, of_steps, is_compiling)
-    tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS | What.EVIDENCE | What.SHOW_ALL)
+    tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS | What.EVIDENCE)
+    if audits_every:
+        assert tap.choose_steady(audits_every)
+    else:
+        tap.enable(What.SHOW_ALL)
     training = TRAININGS[name]()
-    for _ in range(steps):
+    training()
+    if lives_ms:
+        signal.setitimer(signal.ITIMER_REAL, lives_ms / 1000)  # nobody handles the signal
+    for _ in range(steps - 1):
         training()
     if tap.stat(Stat.FRAMES_MISREAD):
         raise AssertionError("frames gave other keys than read anew")
@@ -242,4 +277,4 @@ def main(name: str, folder: Path, steps: int, device: str = "cpu") -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:5], *map(int, sys.argv[5:]))

@@ -32,6 +32,7 @@ class Stored:
         self.incomplete = incomplete
         self.failed: list[dict[str, Any]] = []
         self.missing: list[dict[str, Any]] = []
+        self.steady: dict[int, dict[str, int]] = {}
 
     def session_row(self, session: str) -> dict[str, Any]:
         return {"session_id": session, "name": "gpt", "started_ns": START_NS}
@@ -44,10 +45,11 @@ class Stored:
                 "events_lost": 5 * (r == self.incomplete),
                 "complete": r != self.incomplete,
                 "state": "never reported" if r == self.absent else "exit",
+                **self.steady.get(r, {}),
             }
             for r in range(self.num_ranks)
         ]
-        return pa.Table.from_pylist(rows, schema=RANKS)
+        return pa.Table.from_pylist(rows, schema=RANKS if self.steady else RANKS_OF_OLDER_VERSION)
 
     def peak(self, session: str) -> pa.Table:
         rows = [
@@ -84,7 +86,7 @@ class Stored:
         return pa.table({"operator": ["aten::mm\x1b[2J", None], "live_bytes_at_peak": [3 * GIB, GIB]})
 
 
-RANKS = pa.schema(
+RANKS_OF_OLDER_VERSION = pa.schema(
     [
         ("rank", pa.int32()),
         ("events", pa.int64()),
@@ -93,6 +95,11 @@ RANKS = pa.schema(
         ("state", pa.string()),
     ]
 )
+STEADY = (
+    "num_steps", "steady_steps", "template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses",
+    "audit_differences",
+)  # fmt: skip
+RANKS = pa.schema([*RANKS_OF_OLDER_VERSION, *((name, pa.int64()) for name in STEADY)])
 
 
 def summary_of(stored: Stored, capsys: pytest.CaptureFixture[str]) -> str:
@@ -149,3 +156,30 @@ def test_each_kind_of_device_is_summed_by_itself(capsys: pytest.CaptureFixture[s
 
 def test_a_session_without_events_is_reported_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no allocator events were recorded" in summary_of(Stored(0), capsys)
+
+
+def steady(*figures: int) -> dict[str, int]:
+    return dict(zip(STEADY, figures, strict=True))
+
+
+def test_steps_that_were_not_observed_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    stored = Stored(1)
+    stored.steady = {0: steady(400, 391, 45_162, 12, 140, 2, 0)}
+    assert (
+        "rank 0: calls were not observed in 391 of 400 steps, known from earlier ones (RANKMEM_STEADY): "
+        "45,162 blocks are known by template, 12 by the beginning of one, 140 by evidence; 2 misses, audits "
+        "found no difference\n"
+    ) in summary_of(stored, capsys)
+
+
+def test_of_many_ranks_their_blocks_are_added_up(capsys: pytest.CaptureFixture[str]) -> None:
+    stored = Stored(4)
+    stored.steady = {rank: steady(400, 390 + rank, 1000, 0, 0, int(rank == 1), rank) for rank in (0, 1, 2)}
+    assert (
+        "ranks 0 to 2: calls were not observed in 390 to 392 of 400 steps, known from earlier ones "
+        "(RANKMEM_STEADY): 3,000 blocks are known by template; 1 miss, audits found 3 differences\n"
+    ) in summary_of(stored, capsys)
+
+
+def test_nothing_is_said_where_every_step_was_observed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "RANKMEM_STEADY" not in summary_of(Stored(2), capsys)

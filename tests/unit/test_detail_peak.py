@@ -91,3 +91,12 @@ def test_a_rank_that_was_recorded_in_full_throughout_has_no_row(database: duckdb
     stored(database, [[50, 70]], {})
     assert peaks(database) == []
     assert sentences(database) == []
+
+
+def test_steps_that_were_not_observed_since_they_were_known_are_no_summary(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    stored(database, [[50, 70, 90, 60]], {1: "steady", 2: "summary", 3: "steady"})
+    (steps, highest) = sentences(database)
+    assert "were not recorded in steps 2 to 2 (detail auto): " in steps
+    assert highest.endswith("was not recorded in full: the highest that was is 1 (70 bytes)")

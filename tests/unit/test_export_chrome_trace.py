@@ -100,6 +100,26 @@ def test_every_life_ends_once_and_no_sooner_than_it_begins(rows: list[Row]) -> N
     ]  # fmt: skip
 
 
+def test_a_block_says_by_what_it_is_known_where_its_call_was_not_observed(tmp_path: Path) -> None:
+    job = training()
+    blocks = job.log.allocations
+    blocks["act-0"] |= {"attribution": "observed"}
+    blocks["act-1"] |= {"attribution": "template", "like_id": blocks["act-0"]["allocation_id"]}
+    blocks["grad-1"] |= {"attribution": "none"}
+    database(tmp_path / "r.duckdb", [job])
+    with connect(tmp_path / "r.duckdb") as queries:
+        rows, _, _ = exported(queries, tmp_path / "t.json")
+    said = {
+        row["args"]["address"]: (row["args"]["attribution"], row["args"].get("like_id"))
+        for row in of(rows, "b")
+        if "attribution" in row["args"]
+    }
+    assert said == {
+        hex(blocks["act-1"]["address"]): ("template", blocks["act-0"]["allocation_id"]),
+        hex(blocks["grad-1"]["address"]): ("none", None),
+    }
+
+
 def test_arrows_begin_and_end_within_slices(rows: list[Row]) -> None:
     starts = {row["id"]: row for row in of(rows, "s")}
     ends = {row["id"]: row for row in of(rows, "f")}

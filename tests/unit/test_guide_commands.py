@@ -57,6 +57,7 @@ RUN_BY = {
     "tests/e2e/test_slurm.py": [
         "srun --ntasks-per-node 8 rankmem run --aggregator 10.0.0.1:7077 -- python train.py"
     ],
+    "tests/e2e/test_steady_run.py": ["RANKMEM_STEADY=auto rankmem run -- torchrun … train.py"],
     "tests/faults/test_lake_kill.py": [
         "rankmem lake compact --lake /shared/memory",
         "rankmem lake vacuum --lake /shared/memory",

@@ -225,6 +225,22 @@ def test_without_shapes_the_batchs_blocks_count_and_the_answer_says_so(ask: Ask)
     assert answer.rows.to_pylist()[0]["difference_bytes"] == 5 * MIB
 
 
+def test_steps_whose_input_is_not_recorded_are_left_out_and_the_answer_says_so(
+    ask: Ask, database: Path
+) -> None:
+    ask({"extra": 5 * MIB})
+    with duckdb.connect(str(database)) as connection:  # as steady steps of a model that is given views
+        connection.execute("DELETE FROM step_input WHERE step % 3 != 0")
+        connection.execute(
+            "UPDATE packed.allocation_record SET category = 'unknown' WHERE category = 'input'"
+        )
+    with opening.open_queries(database, Credentials()) as queries:
+        answer = queries.diff("main", "pull-request")
+    assert (answer.verdict, answer.figures["input"]) == ("finding", "input_bytes")
+    assert any("whose input is not recorded" in note for note in answer.notes)
+    assert answer.rows.to_pylist()[0]["difference_bytes"] == 5 * MIB
+
+
 @pytest.mark.parametrize(
     ("head", "base", "reason"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from rankmem_agent.spool.layout import Action, Detail, DeviceType, Kind, Outcome, Phase
 from rankmem_ship.checkpoint import load_checkpoint, save_checkpoint
 from rankmem_ship.log_slices import LogSlices
-from rankmem_ship.pairing.pairing import Pairing
+from rankmem_ship.pairing.pairing import Pairing, table_of
+from rankmem_ship.pairing.state import Known
 from spool_log import Log
 from spool_synthetic import reader_of
 
@@ -121,7 +123,7 @@ def test_the_rows_do_not_depend_on_where_slices_end(log: Log, max_records: int, 
     whole, parts = paired(log, 1000), paired(log, max_records, tmp_path)
     for table in ("memory_event", "control_change"):
         assert of(parts, table) == of(whole, table)
-    known = ("allocation_id", "phase", "step", "operator")
+    known = ("allocation_id", "phase", "step", "operator", "attribution")
     assert [[row[name] for name in known] for row in of(parts, "allocation_record")] == [
         [row[name] for name in known] for row in of(whole, "allocation_record")
     ]
@@ -152,3 +154,108 @@ def test_a_call_that_ends_after_the_change_says_nothing_of_what_follows(tmp_path
         phases = {row["address"]: row["phase"] for row in rows["allocation_record"]}
         assert phases == {0x1000: "forward", 0x2000: None, 0x3000: None}
         assert [row["allocated_bytes"] for row in rows["memory_event"]] == [None] * 3
+
+
+def attributions(rows: list[dict[str, Any]]) -> dict[int, str | None]:
+    return {row["address"]: row["attribution"] for row in rows}
+
+
+def test_a_block_is_known_by_what_was_observed_as_it_was_made(log: Log) -> None:
+    rows = paired(log, 1000)["allocation_record"]
+    assert attributions(rows) == {
+        0x1000: "observed",
+        0x2000: "none",
+        0x3000: "none",
+        0x4000: "observed",  # outside of calls, in full detail
+        0x5000: "observed",
+        0x6000: "evidence",
+    }
+    assert {row["like_id"] for row in rows} == {None}
+
+
+@pytest.mark.parametrize("kind", [Kind.CALL_BEGIN, Kind.PREEXISTING])
+def test_nothing_is_claimed_of_a_lost_call_or_an_older_block(tmp_path: Path, kind: Kind) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.DEVICE, e=log.spool.string('{"name": "cuda:0"}'), **CUDA)
+    if kind == Kind.PREEXISTING:
+        log.add(kind, action=Action.ALLOC, a=0x1000, b=BLOCK, **CUDA)
+    else:
+        log.add(Kind.EVENT, a=0x1000, b=BLOCK, action=Action.ALLOC, call_id=9, thread=1, **CUDA)
+    expected = {Kind.CALL_BEGIN: "none", Kind.PREEXISTING: None}[kind]
+    assert attributions(log.rows()["allocation_record"]) == {0x1000: expected}
+
+
+def pairing_of(log: Log, **meta: Any) -> Pairing:
+    """It has taken in the whole log."""
+    reader = reader_of(log.spool.path)
+    pairing = Pairing(dataclasses.replace(reader.meta, **meta), reader.strings)
+    while (part := reader.read(1000)) is not None:
+        pairing.feed(part)
+    return pairing
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({"infers": False}, None),
+        ({"rank_row": {"host_uid": "h", "not_recorded": "operators,stacks,modules"}}, "none"),
+        ({"rank_row": {"host_uid": "h", "not_recorded": "stacks"}}, "observed"),
+    ],
+)
+def test_it_is_unsaid_in_a_foreign_recording_and_none_without_operators(
+    tmp_path: Path, meta: dict[str, Any], expected: str | None
+) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.EVENT, a=0x1000, b=BLOCK, action=Action.ALLOC, thread=1, **CUDA)
+    blocks = table_of(pairing_of(log, **meta).cut(final=True), "allocation_record")
+    assert blocks is not None
+    assert attributions(blocks.to_pylist()) == {0x1000: expected}
+
+
+@pytest.mark.parametrize("known", [Known.TEMPLATE, Known.TEMPLATE_PREFIX])
+def test_the_block_of_an_earlier_step_stays_in_the_state_and_goes_out(
+    log: Log, known: Known, tmp_path: Path
+) -> None:
+    pairing = pairing_of(log)
+    pairing.cut()
+    live = pairing.state.live.copy()
+    live["by"], live["like"] = known, 7
+    save_checkpoint(tmp_path, dataclasses.replace(pairing.state, live=live))
+    reader = reader_of(log.spool.path)
+    again = Pairing(reader.meta, reader.strings, load_checkpoint(tmp_path))
+    again.forget_sent()
+    blocks = table_of(again.cut(final=True), "allocation_record")
+    assert blocks is not None
+    assert {(row["attribution"], row["like_id"]) for row in blocks.to_pylist()} == {(known.name.lower(), 7)}
+
+
+COUNTS = ("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences")
+
+
+def test_a_rank_without_steady_steps_has_no_counts_of_them(log: Log) -> None:
+    (rank,) = paired(log, 1000)["rank_info"][-1:]
+    assert [rank[name] for name in COUNTS] == [None] * 5, "its block of evidence is of a summary"
+
+
+def test_a_rank_with_steady_steps_has_counts_from_the_first_on(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.STEP, a=3)
+    detail(log, Outcome.AUTO, order=0, step=4, detail=Detail.STEADY)
+    (rank,) = paired(log, 1000)["rank_info"][-1:]
+    assert [rank[name] for name in COUNTS] == [0] * 5
+
+
+def test_a_miss_is_counted_and_has_a_row(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.STEP, a=3)
+    detail(log, Outcome.AUTO, order=0, step=4, detail=Detail.STEADY)
+    detail(log, Outcome.MISSED, order=0, step=9, detail=Detail.FULL)
+    call(log, 1, Phase.FORWARD, address=0x1000)
+    log.add(Kind.STEP, a=9)
+    log.add(Kind.END)
+    rows = paired(log, 1000)
+    assert [rows["rank_info"][-1][name] for name in COUNTS] == [0, 0, 1, 1, 0]
+    assert [tuple(row[name] for name in ("outcome", "detail", "step")) for row in rows["control_change"]] == [
+        ("auto", "steady", 4),
+        ("missed", "full", 9),
+    ]

@@ -16,7 +16,19 @@ from rankmem_protos.tables import TABLES, Table
 from wire_rows import BATCH_RANGE, SPOOL, all_tables, batch_of, numbers_of, rows_of
 
 POSITIONS = ("seq_first", "seq_last", "requested_peak_seq")
-COUNTS = {"allocations", "events", "events_lost", "num_allocations", "records", "stacks"}
+COUNTS = {
+    "template_blocks",
+    "prefix_blocks",
+    "evidence_blocks",
+    "steady_misses",
+    "audit_differences",
+    "allocations",
+    "events",
+    "events_lost",
+    "num_allocations",
+    "records",
+    "stacks",
+}
 FREE = {"address", "stack_id", "forward_stack_id", "stream"}
 
 

@@ -328,6 +328,20 @@ def test_a_file_of_an_older_version_is_answered_by_the_views_of_this_one(path: P
         assert queries.sql("FROM component_sample").num_rows == 0
 
 
+def test_in_a_file_of_an_older_version_a_block_is_known_as_the_source_says(path: Path) -> None:
+    lacking = [f"ALTER TABLE packed.allocation_record DROP COLUMN {c}" for c in ("attribution", "like_id")]
+    changed(path, "UPDATE rankmem_meta SET schema_version = 16", *lacking)
+    asked = "SELECT DISTINCT attribution, like_id FROM "
+    nothing = [{"attribution": None, "like_id": None}]
+    with connect(path) as queries:
+        for view in ("allocation_record", "allocation"):
+            assert queries.sql(asked + view).to_pylist() == nothing
+        assert queries.live(0).select(["attribution", "like_id"]).to_pylist()[:1] == nothing
+    open_store(AggregatorConfig(database_path=path)).close()  # upgrades it
+    with duckdb.connect(str(path), read_only=True) as connection:
+        assert connection.sql(f"{asked} packed.allocation_record").fetchall() == [(None, None)]
+
+
 @pytest.mark.parametrize(
     ("statement", "what"),
     [

@@ -229,6 +229,7 @@ class Agent:
         candidate = self._candidate
         spool_dir = None if candidate is None else lambda: candidate.spool_dir
         user_api.connect(recorder, steps, tracing.is_traced, parallel, at_step, spool_dir)
+        self._recording.look_for_steady_steps()
 
     def _install_module_hooks(
         self, recorder: Recorder, steps: Steps, tags: Tags, tracing: Tracing

@@ -114,6 +114,9 @@ class SnapshotAttachment:
         """Nothing: it records the same at each level; the device's source is "snapshot"."""
         return {}
 
+    def look_for_steady_steps(self) -> None:
+        """There are none: nothing of the program is observed."""
+
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool; its budget is whole from the beginning."""
         self._drain.move(spool_dir)

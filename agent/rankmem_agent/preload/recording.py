@@ -27,6 +27,8 @@ from rankmem_protos.errors import RankmemError
 
 BUSY_RECORDS: Final = 1_000
 """A process that has recorded less does nothing with tensors to speak of."""
+AUDITS_APART_S: Final = 1.0
+"""With RANKMEM_STEADY=auto; a number is taken at its word."""
 _NOT_FOLLOWED: Final = {"hip": ("cuda", DeviceType.CUDA), "xpu": ("xpu", DeviceType.XPU)}
 """By what of ``torch.version`` is set: the part of torch whose devices these are; HIP's are CUDA's."""
 _NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
@@ -44,6 +46,10 @@ class Recording(Protocol):
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool's files and begins; what the hooks record goes to what it returns. The spool has
         a small budget until it is published."""
+
+    def look_for_steady_steps(self) -> None:
+        """Has calls unobserved in steps that are known, where the configuration wants that and it can be done
+        here; once modules are read from frames."""
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool to ``spool_dir``, an empty folder, and grants the whole budget."""
@@ -81,7 +87,7 @@ def choose(torch: Any, config: AgentConfig, guard: Guard) -> Recording:
     """
     has_cuda = torch.version.cuda is not None and (config.devices is None or "cuda" in config.devices)
     try:
-        build = ensure_built()
+        build = _built(config, guard)
     except RankmemError:
         if not has_cuda:
             raise
@@ -89,6 +95,16 @@ def choose(torch: Any, config: AgentConfig, guard: Guard) -> Recording:
     if has_cuda and not build.has_cuda and _NVIDIA_CONTROL.exists():
         return SnapshotAttachment(torch, config, guard)
     return NativeRecording(torch, config, guard, build)
+
+
+def _built(config: AgentConfig, guard: Guard) -> Build:
+    """The tap, with what steady steps need where they are wanted and it can be built."""
+    if config.audits_every:
+        try:
+            return ensure_built(with_evidence=True)
+        except RankmemError as error:
+            guard.report(f"RANKMEM_STEADY has no effect: {error.message}")
+    return ensure_built()
 
 
 class NativeRecording:
@@ -149,6 +165,21 @@ class NativeRecording:
         if detail == "auto" and not self._tap.stat(Stat.CHOOSES_DETAIL):
             detail = "full"
         return {"detail": detail, "not_recorded": ",".join(self._config.not_recorded())}
+
+    def look_for_steady_steps(self) -> None:
+        """As the protocol says; RANKMEM_STEADY=auto leaves CUDA out."""
+        every, is_asked = self._config.audits_every, self._config.is_steady_asked
+        if not every:
+            return
+        devices = self._config.devices
+        if self._cuda is not None and (devices is None or "cuda" in devices) and not is_asked:
+            self._guard.report("RANKMEM_STEADY=auto has no effect with CUDA; RANKMEM_STEADY=50 has")
+            return
+        self._tap.enable(What.EVIDENCE)
+        if not self._tap.choose_steady(every, apart_s=0.0 if is_asked else AUDITS_APART_S):
+            self._guard.report(
+                "RANKMEM_STEADY has no effect: this Python's frames cannot be read; all is observed"
+            )
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool and grants the whole budget."""

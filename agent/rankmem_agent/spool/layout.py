@@ -1,4 +1,4 @@
-"""The spool format, version 6: the one definition for the C++ writer and the Python reader.
+"""The spool format, version 7: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
 :mod:`rankmem_agent.spool.c_header` gives the C++ side its constants, structs and setters, the reader makes
@@ -28,8 +28,9 @@ ids count from 1 for each type. The reader stops at an entry that is cut short o
 
 All integers are little-endian.
 
-Version 6 has PART records and the outcome AUTO, version 5 ROUNDING records, version 4 DETAIL records, version
-3 EVIDENCE records; all else is as in version 2. All are still read.
+Version 7 has steady steps and calls that nobody observed, version 6 PART records and the outcome AUTO,
+version 5 ROUNDING records, version 4 DETAIL records, version 3 EVIDENCE records; all else is as in version
+2. All are still read.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from typing import Final
 
 from rankmem_protos.categories import Category as Category
 
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
 
 RECORD_BYTES: Final = 64
 """One cache line: a record is written by one thread and never shares a line."""
@@ -127,7 +128,7 @@ class Kind(enum.IntEnum):
     Keys are equal for equal places of one process, and mean nothing else."""
     DETAIL = 23
     """From here on more or less is recorded around the events, or an order of ``rankmem control`` has come to
-    its end. Right behind a STEP. Events are recorded at every level."""
+    its end. Right behind a STEP, but for one that ends STEADY. Events are recorded at every level."""
     ROUNDING = 24
     """What the device's next event changes in the figures of COUNTERS that move, beyond its size rounded up
     to 512 bytes: the block is larger."""
@@ -157,6 +158,9 @@ class Detail(enum.IntEnum):
     """What the process was started for (``RANKMEM_DETAIL``, ``RANKMEM_STACKS``, ``RANKMEM_MODULES``)."""
     AUTO = 2
     """In an order alone: one of the two, as the tap chooses from step to step."""
+    STEADY = 3
+    """Calls are not observed, since the step is known: PART records say which earlier step each block is
+    like. Where a block is like none, a call with ``is_read`` stands for it."""
 
 
 class Course(enum.IntEnum):
@@ -181,6 +185,8 @@ class Outcome(enum.IntEnum):
     tell how high a step stands, and is to choose by that."""
     AUTO = 3
     """Of no order: the tap has chosen, since ``order`` or (0) ``RANKMEM_DETAIL`` leaves it to it."""
+    MISSED = 4
+    """Of no order: a block came that no known part has, so all is observed again, from amid the step on."""
 
 
 class Action(enum.IntEnum):
@@ -368,6 +374,9 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "sequence_last": Slot("c", Value.NUMBER),
         "with_grad": Slot("d"),  # 1 if autograd was recording (grad mode)
         "stack_id": Slot("e", Value.STRING_ID),
+        "is_read": Slot(
+            "action"
+        ),  # 1: nobody observed it; it is what its one EVENT shows of where it is made
     },
     Kind.CALL_FORWARD: {
         "forward_thread": Slot("a", Value.THREAD),

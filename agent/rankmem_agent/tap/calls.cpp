@@ -38,11 +38,14 @@ std::atomic<uint8_t> compared_phase{0};
 namespace {
 
 at::CallbackHandle callback_handle = at::INVALID_CALLBACK_HANDLE;
+at::CallbackHandle range_callback_handle = at::INVALID_CALLBACK_HANDLE;
 std::atomic<CallEndHook> call_end_hook{nullptr};
 std::atomic<uint64_t> last_call_id{0};
 std::atomic<uint64_t> last_marker_id{0};
 std::atomic<uint64_t> last_node{0};
 std::atomic<bool> has_blocks{false};
+// How often calls were observed again amid a step: operators go on then that nobody saw begin.
+std::atomic<uint32_t> times_resumed{0};
 // Of the optimizer's step that goes on: its thread, and the call of a module that it is in.
 std::atomic<const ThreadState*> stepping_thread{nullptr};
 std::atomic<PythonFrame> call_around_step{nullptr};
@@ -202,6 +205,11 @@ __attribute__((noinline)) void begin_call(ThreadState& thread, Frame& frame, uin
     break;
   }
   if (in_engine && !in_optimizer) begin.phase() = RKM_PHASE_BACKWARD;
+  // What autograd's engine began while calls were not observed is no frame of this thread's.
+  if (__builtin_expect(can_be_steady(), 0) && !in_engine && !in_optimizer && is_part_mixed(thread)) {
+    if (is_in_node()) begin.phase() = RKM_PHASE_BACKWARD;
+    else if (begin.phase() == RKM_PHASE_OTHER) begin.phase() = RKM_NO_PHASE;
+  }
   if (__builtin_expect(enabled(kCompareModules), 0)) compare_modules(thread, begin, in_engine && !in_optimizer);
   write_call_record(thread, frame, begin, now);
   RkmCallForward forward;
@@ -243,11 +251,26 @@ inline ModuleHere where(ThreadState& thread) noexcept {
   return here;
 }
 
+// Whether a call that begins is the outermost of its thread although calls were not observed when others began: what
+// runs within one of those is no call, and its blocks are read as that one's (write_read_block).
+__attribute__((noinline)) bool is_outermost(ThreadState& thread, const NameEntry& name, bool is_backward) noexcept {
+  if (!is_backward && !name.is_engine) {
+    const uint32_t around = native_operator();
+    if (around != 0 && around != name.id) return false;
+  }
+  thread.times_resumed = times_resumed.load(std::memory_order_relaxed);
+  return true;
+}
+
 void push_frame(ThreadState& thread, const at::RecordFunction& function, bool is_backward) {
   ThreadCaches* caches = caches_of(thread);
   if (caches == nullptr || thread.depth == kFramesMax || function.isAsync()) return;
   const ModuleHere here = where(thread);
   const NameEntry name = name_of(function, *caches);
+  if (__builtin_expect(thread.times_resumed != times_resumed.load(std::memory_order_relaxed), 0) &&
+      !is_outermost(thread, name, is_backward)) {
+    return;
+  }
   const uint64_t sequence = at::sequence_number::peek();
   // What moved before an inner call began is the outer one's own.
   if (thread.depth != 0 && thread.operator_at == 0) credit_sequence(thread.frames[thread.depth - 1], sequence);
@@ -338,6 +361,15 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& function
   return nullptr;
 }
 
+// While calls are not observed, ranges of the user's are.
+std::unique_ptr<at::ObserverContext> on_range_start(const at::RecordFunction& function) {
+  return is_steady() && !thread_state.gathering ? begin_marker(function) : nullptr;
+}
+
+void on_range_end(const at::RecordFunction&, at::ObserverContext* context) {
+  if (context != nullptr) end_marker(*context);
+}
+
 void on_end(const at::RecordFunction& function, at::ObserverContext* context) {
   ThreadState& thread = thread_state;
   if (context != nullptr) {
@@ -390,7 +422,9 @@ __attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& threa
   if (thread.gathering || !(enabled(kStacks) || (is_oom && is_switched_off(kStacks)))) return 0;
   if (!enabled(kCalls) && !(is_oom && (enabled(kEvidence) || is_switched_off(kCalls)))) return 0;
   ThreadCaches* caches = caches_of(thread);
-  return caches != nullptr ? gather_stack(caches->stacks, may_wait) : 0;
+  if (caches == nullptr) return 0;
+  const uint32_t stack_id = gather_stack(caches->stacks, may_wait);
+  return stack_id == 0 && is_oom ? read_stack(caches->stacks) : stack_id;
 } catch (...) {
   return 0;
 }
@@ -419,18 +453,86 @@ EventPlace place_of_event(uint8_t action, bool may_wait) noexcept {
 
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
 
+// A call that nobody observed, of which its one event tells: what can be read at an out-of-memory, or at a block that no
+// known part has.
+static void write_read_call(ThreadState& thread, RkmEvent& event, const EventPlace& place, uint8_t phase_here,
+                            uint64_t now) noexcept {
+  event.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
+  RkmCallBegin begin;
+  begin.phase() = phase_here;
+  begin.started_ns() = now;
+  begin.module() = place.module;
+  begin.step() = step.load(std::memory_order_relaxed);
+  begin.operator_name() = place.native_operator;
+  RkmCallEnd end;
+  end.is_read() = 1;
+  end.started_ns() = now;
+  end.sequence_first() = end.sequence_last() = RKM_NO_SEQUENCE;
+  end.with_grad() = c10::GradMode::is_enabled() ? 1 : 0;
+  end.stack_id() = place.stack_id;
+  RkmRecord* const records[] = {&begin, &event, &end};
+  for (RkmRecord* record : records) {
+    record->call_id = event.call_id;
+    record->thread = event.thread;
+    write_record_at(thread.last_segment, *record, now);
+  }
+}
+
 #ifdef RKM_WITH_EVIDENCE
+// The phase as far as a block shows it: a node runs in backward, and forward is what a module runs.
+static uint8_t shown_phase(const Shown& shown) noexcept {
+  if (shown.node_class != 0) return RKM_PHASE_BACKWARD;
+  const uint8_t reported = phase.load(std::memory_order_relaxed);
+  if (reported == RKM_PHASE_OPTIMIZER) return RKM_PHASE_OPTIMIZER;
+  return reported == RKM_PHASE_OTHER && shown.modules_key != 0 ? RKM_PHASE_FORWARD : RKM_NO_PHASE;
+}
+
+// A block that its part does not name, while calls are not observed or were not when its operator began. True if it was
+// written, with what can be read here: off every lock of an allocator.
+static bool write_read_block(ThreadState& thread, RkmEvent& event, uint64_t now, const Shown& shown) noexcept try {
+  EventPlace place;
+  place.native_operator = native_operator();
+  place.module = known_module_here();
+  ThreadCaches* caches = caches_of(thread);
+  if (caches != nullptr) place.stack_id = read_stack(caches->stacks);
+  if (place.native_operator == 0 && shown.node_class == 0) {  // in no operator, as far as anybody would know
+    event.stack_id() = place.stack_id;
+    write_record_at(thread.last_segment, event, now);
+  } else {
+    write_read_call(thread, event, place, shown_phase(shown), now);
+  }
+  return true;
+} catch (...) {
+  return false;
+}
+
 // Compares a block with those of steps before. True if the event is written, with what it shows.
 static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uint64_t now, EventPlace place) noexcept {
   Shown shown;
   const bool is_block = event.action == RKM_ACTION_ALLOC;
+  bool is_known = false;
   if (!read_evidence(thread, shown)) {
     if (is_block) spoil_part(thread);
     return false;
   }
   // A stack that is too deep has no key: in two of them anything may run.
-  if (is_block && shown.frames_key == RKM_FRAMES_UNKNOWN) spoil_part(thread);
-  else if (is_block) follow_part(thread, shown, event.stream() << 16 | event.device_type << 8 | event.device_index);
+  const bool is_locked = event.device_type != RKM_DEVICETYPE_CPU || place.is_locked;
+  // A thread without Python outside of autograd (a collective's) shows nothing of where it is.
+  const bool shows_place = shown.frames_key != kFramesNone || shown.node_class != 0;
+  const bool is_vain = can_be_steady() && is_locked && !shows_place;  // nor can it be read
+  if (is_block && (is_vain || shown.frames_key == RKM_FRAMES_UNKNOWN)) {
+    spoil_part(thread);
+  } else if (is_block) {
+    is_known = follow_part(thread, shown, event.stream() << 16 | event.device_type << 8 | event.device_index);
+  }
+  if (is_block && can_be_steady() && event.call_id == 0) {
+    const bool was_steady = is_steady();
+    const bool is_read = was_steady ? !(is_known && shows_place) : is_part_mixed(thread);
+    const bool is_written = is_read && !is_locked && write_read_block(thread, event, now, shown);
+    if (is_read && is_locked && thread.caches != nullptr) event.stack_id() = known_stack(thread.caches->stacks);
+    if (was_steady && shows_place && !is_known) is_locked ? ask_to_leave_steady() : leave_steady();
+    if (is_written) return true;
+  }
   if (__builtin_expect(place.native_operator == 0 && !enabled(kShowAll), 1)) return false;
   RkmEvidence evidence;
   evidence.frames_key() = shown.frames_key;
@@ -446,30 +548,6 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
   return true;
 }
 #endif
-
-// An out-of-memory while nobody observes operators is a call of its own, with what can be told of it: that it is
-// forward or backward cannot.
-static void write_unobserved_call(ThreadState& thread, RkmEvent& event, const EventPlace& place,
-                                  uint64_t now) noexcept {
-  event.call_id = last_call_id.fetch_add(1, std::memory_order_relaxed) + 1;
-  RkmCallBegin begin;
-  begin.phase() = RKM_NO_PHASE;
-  begin.started_ns() = now;
-  begin.module() = place.module;
-  begin.step() = step.load(std::memory_order_relaxed);
-  begin.operator_name() = place.native_operator;
-  RkmCallEnd end;
-  end.started_ns() = now;
-  end.sequence_first() = end.sequence_last() = RKM_NO_SEQUENCE;
-  end.with_grad() = c10::GradMode::is_enabled() ? 1 : 0;
-  end.stack_id() = place.stack_id;
-  RkmRecord* const records[] = {&begin, &event, &end};
-  for (RkmRecord* record : records) {
-    record->call_id = event.call_id;
-    record->thread = event.thread;
-    write_record_at(thread.last_segment, *record, now);
-  }
-}
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
                  uint64_t stream, uint64_t pool_or_free_bytes, EventPlace place) noexcept {
@@ -494,7 +572,7 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;
   } else if (place.is_unobserved) {
-    write_unobserved_call(thread, event, place, now);
+    write_read_call(thread, event, place, RKM_NO_PHASE, now);
     return;
   } else {
     event.stack_id() = place.stack_id;
@@ -522,10 +600,21 @@ int attach_calls() noexcept try {
       at::RecordFunctionCallback(on_start, on_end)
           .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
   observe_calls(enabled(kCalls));
+  range_callback_handle = at::addGlobalCallback(
+      at::RecordFunctionCallback(on_range_start, on_range_end).scopes({at::RecordScope::USER_SCOPE}));
+  observe_ranges(false);
   return 0;
 } catch (...) {
   return -ENOMEM;
 }
+
+void observe_ranges(bool on) noexcept try {
+  if (range_callback_handle == at::INVALID_CALLBACK_HANDLE) return;
+  on ? at::reenableCallback(range_callback_handle) : at::disableCallback(range_callback_handle);
+} catch (...) {
+}
+
+void note_resumed() noexcept { times_resumed.fetch_add(1); }
 
 void observe_calls(bool on) noexcept try {
   if (callback_handle == at::INVALID_CALLBACK_HANDLE) return;

@@ -55,6 +55,7 @@ struct ThreadState {
   enum Main : uint8_t { kNotAsked = 0, kMain = 1, kOther = 2 };
   uint8_t main;          // whether it is the process's first thread
   bool gathering;        // in gather_stack or naming modules: what Python does there is not looked at again
+  uint32_t times_resumed;  // when its last call began (note_resumed)
   uint32_t vain;         // times in a row that Python was asked for a module's name and gave none
   uint64_t vain_ns;      // when it was asked so last
   uint64_t root;         // the outermost call of a module that it is in, once that was asked about; 0: none
@@ -79,6 +80,10 @@ int attach_calls() noexcept;
 // Lets torch run the callback or not. Without one torch skips observation altogether, so "off" costs nothing;
 // a callback that returns at once costs 1% of a step.
 void observe_calls(bool on) noexcept;
+// Calls are observed again amid a step, from behind this on.
+void note_resumed() noexcept;
+// Lets torch run the callback of the user's ranges alone, while the other one does not run.
+void observe_ranges(bool on) noexcept;
 uint64_t calls_begun() noexcept;
 // Whether a block was ever recorded.
 bool has_recorded_blocks() noexcept;

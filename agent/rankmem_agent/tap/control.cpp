@@ -3,18 +3,25 @@
 // Cost: where nothing is ordered, one load and two comparisons a step; with detail auto a look at each device's height.
 // It never waits, and takes a lock (torch's, of its callbacks) only in the moment of a change. Events are recorded at
 // every level: an order moves what is known about them, never a byte.
+//
+// Steady steps (steady.cpp) are left amid a step as well, by whichever thread allocates what no known part has; under
+// an allocator's lock it leaves that to the native thread.
+
+#include <sched.h>
 
 #include "auto_detail.h"
 #include "calls.h"
 #include "control.h"
 #include "parts.h"
 #include "spool.h"
+#include "steady.h"
 
 namespace rankmem {
 
 namespace {
 
-constexpr uint32_t kSwitched = kCalls | kStacks | kModules | kEvidence;
+constexpr uint32_t kCallsAlone = kCalls | kStacks | kModules;
+constexpr uint32_t kSwitched = kCallsAlone | kEvidence;
 constexpr uint32_t kOrdersMax = 8;  // that wait, or hold for some steps; of more the earliest is over
 
 struct Order {
@@ -37,6 +44,9 @@ uint64_t latest_step = 0;
 std::atomic<uint64_t> orders_taken{0};
 std::atomic<uint64_t> next_due{RKM_UNKNOWN};  // the step at which something changes
 std::atomic<uint32_t> switched_off{0};        // the bits to be brought back
+std::atomic<bool> steady_now{false};
+std::atomic<bool> leaving_asked{false};
+std::atomic<bool> are_steps_steady{false};    // where no order says otherwise
 
 void write_outcome(uint8_t outcome, const Order& order, uint64_t now) noexcept {
   RkmDetail record;
@@ -71,15 +81,23 @@ void take_order(RkmControl* control, uint64_t now, bool by_call) noexcept {
   __atomic_store_n(&control->order_taken, order.number, __ATOMIC_RELEASE);
 }
 
-void observe_all() noexcept {
-  enabled_bits.fetch_or(switched_off.exchange(0));
+// What is observed around the events from here on.
+void observe(uint64_t detail) noexcept {
+  const uint32_t off = detail == RKM_DETAIL_FULL ? 0 : detail == RKM_DETAIL_STEADY ? kCallsAlone : kSwitched;
+  enabled_bits.fetch_or(switched_off.fetch_and(off) & ~off);
+  switched_off.fetch_or(enabled_bits.fetch_and(~off) & off);
+  if ((off & kEvidence) != 0) forget_parts();
+  calls_are_off(off != 0);
+  steady_now.store(detail == RKM_DETAIL_STEADY, std::memory_order_relaxed);
   observe_calls(enabled(kCalls));
+  observe_ranges(detail == RKM_DETAIL_STEADY);
 }
 
-void observe_memory_alone() noexcept {
-  switched_off.store(enabled_bits.fetch_and(~kSwitched) & kSwitched);
+// Whether blocks are compared in steps that may be steady. Of what was learned before a stretch without it nothing holds.
+void compare_blocks(bool on) noexcept {
+  if (on == enabled(kEvidence)) return;
+  on ? enabled_bits.fetch_or(kEvidence) : enabled_bits.fetch_and(~kEvidence);
   forget_parts();
-  observe_calls(false);
 }
 
 // What holds from step `now` on: the latest order whose steps these are, else what is ordered for good.
@@ -110,7 +128,7 @@ bool end_early(uint64_t now, Order* ended, uint32_t& num_ended) noexcept {
 }
 
 void plan_next(uint64_t now) noexcept {
-  uint64_t due = enabled(kHeights) ? now + 1 : RKM_UNKNOWN;
+  uint64_t due = enabled(kHeights) || are_steps_steady.load(std::memory_order_relaxed) ? now + 1 : RKM_UNKNOWN;
   for (uint32_t at = 0; at < num_orders; ++at) {
     const uint64_t change = orders[at].first > now ? orders[at].first : orders[at].last + 1;
     if (change > now) due = std::min(due, change);
@@ -147,12 +165,19 @@ void apply_due(uint64_t now) noexcept {
   uint32_t num_ended = 0;
   const bool is_lasting = end_early(now, ended, num_ended);
   const Level level = level_of(now);
-  const uint64_t detail = level.detail == RKM_DETAIL_AUTO ? auto_detail(level.order, now) : level.detail;
+  const bool is_steady_level = level.detail == RKM_DETAIL_STEADY;
+  if (is_steady_level && (switched_off.load() & kEvidence) == 0) compare_blocks(compares_blocks(now));
+  const uint64_t detail = level.detail == RKM_DETAIL_AUTO     ? auto_detail(level.order, now)
+                          : is_steady_level ? steady_detail(now)
+                                            : level.detail;
   const uint64_t outcomes_before = num_outcomes;
   const bool changes = detail != detail_now;
   detail_now = detail;
   // Between the records that say full detail everything was observed, on other threads as well.
-  if (changes && detail == RKM_DETAIL_FULL) observe_all();
+  if (changes && detail == RKM_DETAIL_FULL) {
+    if (is_steady()) note_resumed();  // another thread may be within an operator
+    observe(detail);
+  }
   for (uint32_t at = 0; at < num_ended; ++at) {
     const bool is_applied = is_lasting && at + 1 == num_ended;
     write_outcome(is_applied ? RKM_OUTCOME_APPLIED : RKM_OUTCOME_OVER, ended[at], now);
@@ -161,12 +186,14 @@ void apply_due(uint64_t now) noexcept {
   if (changes && num_outcomes == outcomes_before) {
     write_outcome(RKM_OUTCOME_AUTO, {level.order, detail, now, now, true}, now);
   }
-  if (changes && detail != RKM_DETAIL_FULL) observe_memory_alone();
+  if (changes && detail != RKM_DETAIL_FULL) observe(detail);
   plan_next(now);
 }
 
-__attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_t now, bool by_call) noexcept {
+__attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_t now, bool by_call,
+                                                    uint32_t times) noexcept {
   if (gate.exchange(true, std::memory_order_acquire)) return;
+  look_at_part(detail_now == RKM_DETAIL_EVENTS ? 0 : times);
   if (now > latest_step && enabled(kHeights)) look_at_heights(now - 1, detail_now == RKM_DETAIL_FULL);
   now = latest_step = std::max(latest_step, now);  // another thread may have ended a later one
   if (__atomic_load_n(&control->order_number, __ATOMIC_ACQUIRE) != orders_taken.load()) take_order(control, now, by_call);
@@ -177,12 +204,12 @@ __attribute__((noinline)) void follow_orders_slowly(RkmControl* control, uint64_
 
 }  // namespace
 
-void follow_orders(uint64_t now, bool by_call) noexcept {
+void follow_orders(uint64_t now, bool by_call, uint32_t times) noexcept {
   RkmControl* control = spool.control;
   const uint64_t ordered = __atomic_load_n(&control->order_number, __ATOMIC_RELAXED);
   const bool is_new = ordered != orders_taken.load(std::memory_order_relaxed);
   if (__builtin_expect(!is_new && now < next_due.load(std::memory_order_relaxed), 1)) return;
-  follow_orders_slowly(control, now, by_call);
+  follow_orders_slowly(control, now, by_call, times);
 }
 
 bool choose_detail() noexcept {
@@ -190,6 +217,45 @@ bool choose_detail() noexcept {
   base_level = {RKM_DETAIL_AUTO, 0};
   next_due.store(0, std::memory_order_relaxed);
   return true;
+}
+
+void choose_steady(uint64_t audits_every, uint64_t apart_ns) noexcept {
+  audit_every(audits_every, apart_ns);
+  base_level = {RKM_DETAIL_STEADY, 0};
+  are_steps_steady.store(true, std::memory_order_relaxed);
+  next_due.store(0, std::memory_order_relaxed);
+}
+
+bool is_steady() noexcept { return steady_now.load(std::memory_order_relaxed); }
+
+bool can_be_steady() noexcept { return are_steps_steady.load(std::memory_order_relaxed); }
+
+void leave_steady() noexcept {
+  // A child would inherit torch's lock as it is: no fork meanwhile.
+  if (!try_hold_fork()) return ask_to_leave_steady();
+  if (gate.exchange(true, std::memory_order_acquire)) return release_fork();
+  leaving_asked.store(false, std::memory_order_relaxed);
+  if (detail_now == RKM_DETAIL_STEADY) {
+    const uint64_t now = step.load(std::memory_order_relaxed);
+    detail_now = RKM_DETAIL_FULL;
+    note_resumed();
+    observe(detail_now);
+    note_miss(now);
+    write_outcome(RKM_OUTCOME_MISSED, {level_of(now).order, detail_now, now, now, true}, now);
+  }
+  gate.store(false, std::memory_order_release);
+  release_fork();
+}
+
+void end_control() noexcept {
+  constexpr int kTries = 10'000;  // who has it needs microseconds
+  for (int tries = 0; tries < kTries && gate.exchange(true, std::memory_order_acquire); ++tries) sched_yield();
+}
+
+void ask_to_leave_steady() noexcept { leaving_asked.store(true, std::memory_order_relaxed); }
+
+void leave_steady_if_asked() noexcept {
+  if (leaving_asked.load(std::memory_order_relaxed)) leave_steady();
 }
 
 bool is_switched_off(uint32_t what) noexcept { return (switched_off.load(std::memory_order_relaxed) & what) != 0; }

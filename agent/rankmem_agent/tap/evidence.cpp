@@ -39,6 +39,8 @@ __attribute__((noinline)) void compare_with_new_trail(const void* python_thread,
 
 uint64_t frames_misread() noexcept { return misread.load(); }
 
+bool is_in_node() noexcept { return static_cast<bool>(torch::autograd::get_current_node()); }
+
 bool read_evidence(ThreadState& thread, Shown& shown) noexcept {
   if (thread.gathering) return false;
   std::optional<Counted> counted;  // as long as frames are read

@@ -30,6 +30,13 @@ struct Shown {
 // What this thread shows now; false where its frames may not be read any more. Hot path.
 bool read_evidence(ThreadState& thread, Shown& shown) noexcept;
 
+// Whether an autograd node runs on this thread.
+#ifdef RKM_WITH_EVIDENCE
+bool is_in_node() noexcept;
+#else
+inline bool is_in_node() noexcept { return false; }
+#endif
+
 // For a test, with kShowAll: how often the frames gave other keys than when nothing was known of them.
 #ifdef RKM_WITH_EVIDENCE
 uint64_t frames_misread() noexcept;

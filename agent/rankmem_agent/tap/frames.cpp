@@ -127,6 +127,11 @@ PythonFrame current_frame(const void* thread_state) noexcept {
   return layout.in_keeper != kDirect ? pointer_at(frame + layout.in_keeper) : frame;
 }
 
+PlaceOfFrame place_of_frame(PythonFrame frame) noexcept {
+  if (frame == nullptr) return {nullptr, nullptr};
+  return {pointer_at(frame + layout.code), pointer_at(frame + layout.instruction)};
+}
+
 PythonFrame nearest_module_call(PythonFrame frame) noexcept {
   const char* code = module_call_code.load(std::memory_order_relaxed);
   if (code == nullptr) return nullptr;

@@ -35,6 +35,13 @@ using PythonFrame = const char*;
 // The frame that runs now on the thread with this state.
 PythonFrame current_frame(const void* thread_state) noexcept;
 
+// The code object that a frame runs and the instruction it is at.
+struct PlaceOfFrame {
+  const char* code;
+  const char* instruction;
+};
+PlaceOfFrame place_of_frame(PythonFrame frame) noexcept;
+
 // The nearest call of a module at or outside of `frame`, by the code object that every call of one runs; null if
 // there is none, or before check_module_frames succeeded. `thread_state` is this thread's; no GIL.
 PythonFrame nearest_module_call(PythonFrame frame) noexcept;

@@ -113,6 +113,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_sample_pinned": (_INT, ()),
     "rkm_attach_calls": (_INT, ()),
     "rkm_enable": (None, (_U32, _INT)),
+    "rkm_choose_steady": (_INT, (_U64, _U64)),
     "rkm_intern": (_U32, (ctypes.c_char_p, _U64)),
     "rkm_record": (None, (_U8, _U8, _U8, _U8, _U64, _U64, _U64, _U64, _U32)),
     "rkm_tag": (None, (_U8, _U8, _U8, _U32, *[ctypes.c_void_p] * 3)),
@@ -279,6 +280,12 @@ class Tap:
     def enable(self, what: What, on: bool = True) -> None:
         """Switch recording of ``what`` on or off."""
         self._library.rkm_enable(int(what), int(on))
+
+    def choose_steady(self, audits_every: int, *, apart_s: float = 0.0) -> bool:
+        """From the next step on calls are not observed in steps that are known; in one of so many they are
+        all the same, at most once in so many seconds. False where nothing can be compared here: then all is
+        observed in each step."""
+        return int(self._library.rkm_choose_steady(audits_every, int(apart_s * 1e9))) == 0
 
     def intern(self, text: str) -> int:
         """The id of a string in this spool; 0 if it could not be written."""

@@ -19,6 +19,7 @@
 #include <unordered_map>
 
 #include "calls.h"
+#include "control.h"
 #include "modules.h"
 #include "parts.h"
 #include "spool.h"
@@ -342,6 +343,7 @@ void name_module(const PyObject* module, uint32_t name, bool may_change) noexcep
 
 void forget_module(const PyObject* module) noexcept {
   const auto address = reinterpret_cast<uintptr_t>(module);
+  if (is_steady()) forget_parts();  // nobody would see another module at its address
   note_gone(address, module_names.find(address));
   module_names.take(address);
 }

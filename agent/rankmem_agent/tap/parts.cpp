@@ -5,8 +5,9 @@
 // same way. Sizes are not looked at. Numbers of autograd's nodes count from the part's first block, those of another
 // thread's nodes from where that thread's last step ended.
 //
-// A part that is like no other is kept as it ends, and known from then on. A thread keeps 64; where they or the room
-// are used up, all are forgotten and learned again. Nothing here is ever allocated while a block is: rooms are reserved at
+// A part that is like no other is kept as it ends, and known from then on. While calls are not observed (steady.cpp) one
+// is followed only if it came kSureTimes before with all observed, and none is kept. A thread keeps 64; where they or the
+// room are used up, all are forgotten and learned again. Nothing here is ever allocated while a block is: rooms are reserved at
 // once, their pages come as they are written, and a thread without a room has no parts.
 
 #include <ATen/SequenceNumber.h>
@@ -36,10 +37,12 @@ std::atomic<uint64_t> generation{1};  // of what is known
 std::atomic<uint64_t> step_thread{0};
 std::atomic<uint64_t> step_base{0};
 std::atomic<const Part*> step_part{nullptr};
+std::atomic<bool> are_calls_off{false};
 
 struct KnownPart {
   uint32_t begin, length;
   uint64_t step;
+  uint32_t times;  // that it came as a whole while all was observed
 };
 
 }  // namespace
@@ -58,6 +61,7 @@ struct Part {
   uint32_t followed;   // index of the known part
   uint64_t nodes_of;   // the thread that made nodes that ran in it, if that is another one; 0: none did
   Course course;
+  bool is_observed;    // so far all was
   KnownPart known[kPartsKept];
   FrameTrail trail;
 };
@@ -79,8 +83,10 @@ void write_part(ThreadState& thread, const Part& part, uint8_t course, uint32_t 
 
 // The latest part that is known to begin with the blocks so far, of which `length` is the number; kPartsKept if none.
 uint32_t find_known(const Part& part, uint32_t length, bool is_whole) noexcept {
+  const uint32_t least_times = part.is_observed ? 0 : kSureTimes;
   for (uint32_t at = part.num_known; at-- > 0;) {
     const KnownPart& known = part.known[at];
+    if (known.times < least_times) continue;
     const bool fits = is_whole ? known.length == length : known.length >= length;
     if (fits && part.blocks[known.begin + length - 1] == part.chain.load(std::memory_order_relaxed)) return at;
   }
@@ -97,12 +103,14 @@ void leave_followed(Part& part, uint32_t length) noexcept {
 }
 
 void keep(Part& part) noexcept {
-  part.known[part.num_known++] = {part.end, part.length, part.step};
+  part.known[part.num_known++] = {part.end, part.length, part.step, 1};
   part.end += part.length;
 }
 
-void end_part(ThreadState& thread, Part& part) noexcept {
+// Returns how often the part came as a whole while all was observed, this time included if it was; 0: never.
+uint32_t end_part(ThreadState& thread, Part& part) noexcept {
   uint64_t like = kNoStep;
+  uint32_t times = 0;
   if (part.generation != generation.load(std::memory_order_relaxed)) part.course = Part::kSpoilt;
   if (part.course == Part::kFollows && part.known[part.followed].length != part.length) {
     const uint32_t found = find_known(part, part.length, /*is_whole=*/true);
@@ -113,13 +121,19 @@ void end_part(ThreadState& thread, Part& part) noexcept {
       if (part.course == Part::kFollows) part.course = Part::kDiffers;
     }
   }
-  if (part.course == Part::kFollows) like = part.known[part.followed].step;
-  if (part.course == Part::kDiffers) {
+  if (part.course == Part::kFollows) {
+    KnownPart& known = part.known[part.followed];
+    like = known.step;
+    times = known.times += part.is_observed ? 1 : 0;
+  }
+  if (part.course == Part::kDiffers && part.is_observed) {
     keep(part);
     like = part.step;
+    times = 1;
   }
   part.course = Part::kClosed;
   write_part(thread, part, RKM_COURSE_ENDS, part.length, like);
+  return times;
 }
 
 void begin_part(Part& part, uint64_t step_now, uint64_t nodes_made) noexcept {
@@ -132,6 +146,7 @@ void begin_part(Part& part, uint64_t step_now, uint64_t nodes_made) noexcept {
   part.base = nodes_made;
   part.length = 0;
   part.nodes_of = 0;
+  part.is_observed = !are_calls_off.load(std::memory_order_relaxed);
   part.chain.store(0x5374'6570'5061'7274u, std::memory_order_relaxed);
 }
 
@@ -185,16 +200,18 @@ void free_room(void* room) noexcept {
 
 }  // namespace
 
-void follow_part(ThreadState& thread, const Shown& shown, uint64_t source) noexcept {
-  if (thread.part == nullptr) return;
+bool follow_part(ThreadState& thread, const Shown& shown, uint64_t source) noexcept {
+  if (thread.part == nullptr) return false;
   Part& part = *thread.part;
   const uint64_t step_now = step.load(std::memory_order_relaxed);
   if (part.course == Part::kClosed || part.step != step_now) {
     if (part.course != Part::kClosed) end_part(thread, part);
     begin_part(part, step_now, shown.nodes_made);
   } else if (__builtin_expect(part.generation != generation.load(std::memory_order_relaxed), 0)) {
-    return spoil_part(thread);
+    spoil_part(thread);
+    return false;
   }
+  part.is_observed &= !are_calls_off.load(std::memory_order_relaxed);
   // Odd factors: all but frames_key are small or addresses, and frames_key is mixed already.
   const uint64_t here = shown.frames_key + shown.modules_key * 0xC2B2'AE3D'27D4'EB4Fu +
                         shown.node_class * 0x1656'67B1'9E37'79F9u + source * 0x2545'F491'4F6C'DD1Du +
@@ -206,11 +223,12 @@ void follow_part(ThreadState& thread, const Shown& shown, uint64_t source) noexc
     const KnownPart& known = part.known[part.followed];
     if (__builtin_expect(part.length < known.length, 1) && part.blocks[known.begin + part.length] == chain) {
       ++part.length;
-      return;
+      return true;
     }
   }
-  if (part.course == Part::kDiffers) return append(part);
-  if (part.course != Part::kSpoilt) decide(thread, part);
+  if (part.course == Part::kDiffers) append(part);
+  else if (part.course != Part::kSpoilt) decide(thread, part);
+  return part.course == Part::kFollows;
 }
 
 void spoil_part(ThreadState& thread) noexcept {
@@ -220,12 +238,21 @@ void spoil_part(ThreadState& thread) noexcept {
   part->course = Part::kSpoilt;
 }
 
-void end_parts(ThreadState& thread) noexcept {
+bool is_part_mixed(const ThreadState& thread) noexcept {
+  const Part* part = thread.part;
+  if (part == nullptr || part->course == Part::kClosed || part->is_observed) return false;
+  return part->step == step.load(std::memory_order_relaxed);  // else it has not begun in this step
+}
+
+uint32_t end_parts(ThreadState& thread) noexcept {
   step_base.store(at::sequence_number::peek(), std::memory_order_relaxed);
   step_thread.store(current_thread_id(), std::memory_order_relaxed);
   step_part.store(thread.part, std::memory_order_release);
-  if (thread.part != nullptr && thread.part->course != Part::kClosed) end_part(thread, *thread.part);
+  if (thread.part == nullptr) return 0;
+  return thread.part->course != Part::kClosed ? end_part(thread, *thread.part) : kNoBlocks;
 }
+
+void calls_are_off(bool now) noexcept { are_calls_off.store(now, std::memory_order_relaxed); }
 
 void forget_parts() noexcept { generation.fetch_add(1, std::memory_order_relaxed); }
 

@@ -45,7 +45,7 @@ void end_root(uint64_t root) noexcept {
   record.thread = current_thread_id();
   record.time_ns = monotonic_ns();
   write_record(record);
-  follow_orders(step.fetch_add(1, std::memory_order_relaxed) + 1, /*by_call=*/true);
+  follow_orders(step.fetch_add(1, std::memory_order_relaxed) + 1, /*by_call=*/true, /*times=*/0);
 }
 
 // The capsule's pointer is the call's number itself: it owns nothing.

@@ -294,6 +294,7 @@ void* run_keeper(void*) {
     } catch (...) {  // no memory now: a gap, unless there is some before the segment is needed
     }
     call_if_busy(state);
+    leave_steady_if_asked();
     const uint64_t now = monotonic_ns();
     __atomic_store_n(&spool.control->heartbeat_ns, now, __ATOMIC_RELAXED);
     if (samples_asked.exchange(false, std::memory_order_relaxed) || now - sampled_ns >= kSampleIntervalNs) {
@@ -424,6 +425,10 @@ uint64_t segments_made() noexcept { return segments_ready.load(std::memory_order
 ForkHeld::ForkHeld() noexcept { fork_gate().lock(); }
 
 ForkHeld::~ForkHeld() { fork_gate().unlock(); }
+
+bool try_hold_fork() noexcept { return fork_gate().try_lock(); }
+
+void release_fork() noexcept { fork_gate().unlock(); }
 
 void set_sample_hook(SampleHook hook) noexcept { sample_hook.store(hook, std::memory_order_release); }
 void ask_for_samples() noexcept { samples_asked.store(true, std::memory_order_relaxed); }

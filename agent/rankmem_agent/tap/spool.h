@@ -81,6 +81,10 @@ class ForkHeld {
   ForkHeld& operator=(const ForkHeld&) = delete;
 };
 
+// The same where it need not be waited for; false otherwise.
+bool try_hold_fork() noexcept;
+void release_fork() noexcept;
+
 // Segments made ready so far.
 uint64_t segments_made() noexcept;
 

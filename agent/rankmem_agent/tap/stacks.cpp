@@ -1,6 +1,7 @@
 // Python stacks: gathered once at the end of a call that allocated, interned, named by an id.
 //
 // A stack that this thread has met before is known by the key of its frames (frames.cpp), without the GIL.
+// Where the GIL cannot be waited for, names are read from the code objects (read_stack).
 // Otherwise through CPython's public C API alone (3.11 to 3.14), whose few functions are declared here and found with
 // dlsym: Python.h is absent on many machines. A frame is known by (code object, offset of its instruction);
 // file, function and line are looked up the first time it is seen. We keep a reference on each code object
@@ -14,6 +15,7 @@
 #include <time.h>
 
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
@@ -117,6 +119,60 @@ void walk_frames(Walk& walk) noexcept {
     frame = caller;
   }
   if (frame != nullptr) python.Py_DecRef(frame);
+}
+
+inline const char* word_of_object(const void* object, ptrdiff_t offset) noexcept {
+  const char* value;
+  std::memcpy(&value, static_cast<const char*>(object) + offset, sizeof value);
+  return value;
+}
+
+// How names lie in this Python's code objects, as find_python() has found it; 0: not known.
+struct CodeLayout {
+  ptrdiff_t file = 0, function = 0;  // offsets in bytes, of str objects
+  ptrdiff_t instructions = 0;
+  ptrdiff_t text = 0;                // of the bytes in a str of ASCII
+  const char* code_type = nullptr;
+};
+CodeLayout code_layout;
+
+constexpr ptrdiff_t kTypeOfObject = 8, kLengthOfText = 16, kStateOfText = 32;  // CPython 3.11 to 3.13
+constexpr uint32_t kCompactAscii = 3u << 5;
+constexpr ptrdiff_t kCodeBytesMax = 256;
+
+inline bool is_ascii(const char* text) noexcept {
+  uint32_t state;
+  std::memcpy(&state, text + kStateOfText, sizeof state);
+  return (state & kCompactAscii) == kCompactAscii;
+}
+
+inline std::string_view ascii_at(const char* text) noexcept {
+  return {text + code_layout.text, reinterpret_cast<uintptr_t>(word_of_object(text, kLengthOfText))};
+}
+
+// Where a code object has this attribute; 0 if that is not to be seen.
+ptrdiff_t find_attribute(PyObject* code, const char* attribute) noexcept {
+  PyObject* value = python.PyObject_GetAttrString(code, attribute);
+  if (value == nullptr) {
+    python.PyErr_Clear();
+    return 0;
+  }
+  ptrdiff_t found = 0;
+  for (ptrdiff_t at = kLengthOfText + 8; at < kCodeBytesMax && found == 0; at += 8) {
+    if (word_of_object(code, at) == reinterpret_cast<const char*>(value)) found = at;
+  }
+  ptrdiff_t size = 0;
+  const char* text = found == 0 ? nullptr : python.PyUnicode_AsUTF8AndSize(value, &size);
+  const auto* object = reinterpret_cast<const char*>(value);
+  if (text == nullptr || !is_ascii(object) || word_of_object(object, kLengthOfText) != reinterpret_cast<char*>(size)) {
+    found = 0;
+  } else if (code_layout.text == 0) {
+    code_layout.text = text - object;
+  } else if (code_layout.text != text - object) {
+    found = 0;
+  }
+  python.Py_DecRef(value);
+  return found;
 }
 
 // A text attribute of a code object, interned; sets `own` if it lies in rankmem's own package.
@@ -250,6 +306,49 @@ class Gathering {
   const Counted counted_;
 };
 
+// The frames of this thread without the GIL; false where they cannot be read so.
+bool read_frames(Walk& walk) noexcept {
+  const CodeLayout& layout = code_layout;
+  if (layout.file == 0 || layout.function == 0) return false;
+  PythonFrame frame = current_frame(python.PyGILState_GetThisThreadState());
+  for (; frame != nullptr && walk.count < RKM_STACK_FRAMES_MAX; frame = caller_of(frame)) {
+    const PlaceOfFrame place = place_of_frame(frame);
+    if (place.code == nullptr || word_of_object(place.code, kTypeOfObject) != layout.code_type) continue;
+    const ptrdiff_t offset = place.instruction - place.code - layout.instructions;
+    const char* function = word_of_object(place.code, layout.function);
+    // The interpreter puts frames of its own between those of the program.
+    const char* file = word_of_object(place.code, layout.file);
+    if (is_ascii(function) && ascii_at(function) == "<interpreter trampoline>") continue;
+    if (is_ascii(file) && ascii_at(file) == "__init__") continue;  // 3.13: around a class's __init__
+    walk.keys[walk.count++] = {reinterpret_cast<PyObject*>(const_cast<char*>(place.code)), static_cast<int>(offset)};
+  }
+  return walk.count != 0;
+}
+
+// Under the GIL, once: whether names can be read without it, held against what the public interface gives.
+void check_code_layout(const Walk& known) noexcept {
+  if (known.count == 0 || !frame_layout_known()) return;
+  PyObject* code = known.keys[0].code;
+  const PlaceOfFrame here = place_of_frame(current_frame(python.PyGILState_GetThisThreadState()));
+  if (here.code != reinterpret_cast<const char*>(code)) return;
+  code_layout.instructions = here.instruction - here.code - known.keys[0].offset;
+  code_layout.code_type = word_of_object(code, kTypeOfObject);
+  code_layout.file = find_attribute(code, "co_filename");
+  code_layout.function = find_attribute(code, "co_qualname");
+  Walk read;
+  bool agrees = read_frames(read) && read.count == known.count;
+  for (uint32_t at = 0; agrees && at < known.count; ++at) agrees = read.keys[at] == known.keys[at];
+  if (!agrees) code_layout = {};
+}
+
+uint32_t read_attribute(const PyObject* code, ptrdiff_t offset, bool* own) noexcept {
+  const char* text = word_of_object(code, offset);
+  if (!is_ascii(text)) return 0;
+  const std::string_view view = ascii_at(text);
+  if (own != nullptr) *own = view.find("/rankmem_agent/") != std::string_view::npos;
+  return intern(view);
+}
+
 }  // namespace
 
 int find_python() noexcept {
@@ -265,6 +364,7 @@ int find_python() noexcept {
   Walk walk;
   walk_frames(walk);
   check_frame_layout(thread_state, walk.keys, walk.count);
+  check_code_layout(walk);
   return 0;
 }
 
@@ -289,6 +389,52 @@ uint32_t gather_stack(StackCacheEntry* cache, bool may_wait) {
   const uint32_t stack_id = walk.count == 0 ? 0 : stack_id_of(walk);
   if (stack_id != 0 && key != kFramesUnknown) entry = {key, stack_id};
   return stack_id;
+}
+
+uint32_t known_stack(const StackCacheEntry* cache) noexcept {
+  if (!python.found || thread_state.gathering) return 0;
+  const Counted counted;
+  const void* python_thread = stopped.load() ? nullptr : python.PyGILState_GetThisThreadState();
+  if (python_thread == nullptr) return 0;
+  const uint64_t key = key_of_frames(python_thread);
+  const StackCacheEntry& entry = cache[key % kStacksCached];
+  return key > kFramesNone && entry.key == key ? entry.stack_id : 0;
+}
+
+uint32_t read_stack(const StackCacheEntry* cache) noexcept try {
+  if (const uint32_t known = known_stack(cache)) return known;
+  if (!python.found || thread_state.gathering) return 0;
+  const Counted counted;
+  if (stopped.load()) return 0;
+  Walk walk;
+  if (!read_frames(walk)) return 0;
+  Table& known = table();
+  uint32_t ids[RKM_STACK_FRAMES_MAX];
+  uint32_t count = 0;
+  uint64_t hash = 1;
+  for (uint32_t at = 0; at < walk.count; ++at) {
+    const FrameKey& frame = walk.keys[at];
+    bool own = false;
+    const uint32_t file = read_attribute(frame.code, code_layout.file, &own);
+    const uint32_t function = read_attribute(frame.code, code_layout.function, nullptr);
+    const int line = python.PyCode_Addr2Line(frame.code, frame.offset < 0 ? 0 : frame.offset);
+    if (own) continue;
+    if (file == 0 || function == 0) return 0;
+    const uint64_t frame_hash = mix(mix(mix(1, file), function), static_cast<uint64_t>(line));
+    std::lock_guard lock(known.mutex);
+    uint32_t& id = known.frame_ids[frame_hash];
+    if (id == 0) id = intern_frame(file, function, line < 0 ? 0 : static_cast<uint32_t>(line));
+    if (id == 0) return 0;
+    ids[count++] = id;
+    hash = mix(hash, id);
+  }
+  if (count == 0) return 0;
+  std::lock_guard lock(known.mutex);
+  uint32_t& stack_id = known.stack_ids[hash];
+  if (stack_id == 0) stack_id = intern_stack(ids, count);
+  return stack_id;
+} catch (...) {
+  return 0;
 }
 
 void stop_stacks() noexcept {

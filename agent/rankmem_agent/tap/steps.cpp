@@ -297,10 +297,10 @@ uint32_t end_step(StepPlan* plan, void* state, int ends, uint64_t number, uint32
       plan->looked_ns = record.time_ns;
       found = kStepSecond;
     }
-    end_parts(thread_state);
+    const uint32_t times = end_parts(thread_state);
     write_record(record);
     step.store(number + 1, std::memory_order_relaxed);
-    follow_orders(number + 1, /*by_call=*/false);
+    follow_orders(number + 1, /*by_call=*/false, times);
   }
   return found | (has_new_state(*plan, static_cast<PyObject*>(state)) ? kStepState : 0);
 }

@@ -84,9 +84,16 @@ RKM_EXPORT void rkm_enable(uint32_t what, int on) {
   } else {
     enabled_bits.fetch_and(~what);
     forget_switched(what);
-    forget_parts();
+    if ((what & ~(kCpuEvents | kCudaEvents)) != 0) forget_parts();
   }
   if ((what & kCalls) != 0) observe_calls(on != 0);
+}
+
+RKM_EXPORT int rkm_choose_steady(uint64_t audits_every, uint64_t apart_ns) {
+  if (!spool_is_open() || audits_every == 0) return -EINVAL;
+  if (!enabled(kEvidence) || !enabled(kCalls)) return -ENOSYS;
+  choose_steady(audits_every, apart_ns);
+  return 0;
 }
 
 RKM_EXPORT uint32_t rkm_intern(const char* utf8, uint64_t length) {
@@ -158,9 +165,9 @@ RKM_EXPORT void rkm_compare_phase(uint8_t now) { compared_phase.store(now, std::
 
 RKM_EXPORT void rkm_set_step(uint64_t now, int by_call) {
   const bool is_open = spool_is_open();
-  if (is_open) end_parts(thread_state);
+  const uint32_t times = is_open ? end_parts(thread_state) : 0;
   step.store(now, std::memory_order_relaxed);
-  if (is_open) follow_orders(now, by_call != 0);
+  if (is_open) follow_orders(now, by_call != 0, times);
 }
 
 RKM_EXPORT int rkm_steps_prepare(void* params_key, const void* tensor_type) {
@@ -196,6 +203,7 @@ RKM_EXPORT int rkm_close() {
     const ForkHeld held;
     rkm_cuda_counters();  // the allocator's last word, to hold the replay against
     end_parts(thread_state);
+    end_control();
   }
   return close_spool();
 }

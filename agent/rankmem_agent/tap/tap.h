@@ -62,6 +62,7 @@ struct EventPlace {
   uint32_t stack_id = 0;         // of an event in no call: a call gathers its own
   uint32_t native_operator = 0;  // string id, with evidence where no call has an operator
   uint32_t module = 0;           // string id, of an OOM alone
+  bool is_locked = false;        // a lock is held as the event is written
   bool is_unobserved = false;    // an OOM whose operator nobody observes: a call of its own says what these are
 };
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,

@@ -51,7 +51,8 @@ Mappings& mappings() {
 void note_reported(void* base, int64_t size_bytes) {
   Mappings& all = mappings();
   const bool is_recorded = size_bytes > 0 && enabled(kCpuEvents);
-  const EventPlace place = is_recorded ? place_of_event(RKM_ACTION_ALLOC) : EventPlace{};  // not under the lock
+  EventPlace place = is_recorded ? place_of_event(RKM_ACTION_ALLOC) : EventPlace{};  // not under the lock
+  place.is_locked = true;
   std::lock_guard lock(all.mutex);
   if (size_bytes > 0) {
     Mapping& mapping = all.known[base];

@@ -15,6 +15,7 @@
 #include "library_data.cpp"
 #include "heights.cpp"
 #include "auto_detail.cpp"
+#include "steady.cpp"
 #include "control.cpp"
 #include "roots.cpp"
 #ifdef RKM_WITH_EVIDENCE

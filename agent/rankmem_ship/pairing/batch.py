@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, Missing
+from rankmem_agent.spool.layout import UNKNOWN, Action, Kind, Missing, Outcome
 from rankmem_ship.pairing.attribution import Attribution, attribute
-from rankmem_ship.pairing.block_table import block_table, describe_outside, settle
+from rankmem_ship.pairing.block_table import Settled, block_table, describe_outside, settle
 from rankmem_ship.pairing.calls import Calls, follow_calls
+from rankmem_ship.pairing.comparing import Comparison, compare
 from rankmem_ship.pairing.dependence import Dependence, dependence_of
 from rankmem_ship.pairing.devices import device_codes, with_devices
 from rankmem_ship.pairing.endings import with_endings
@@ -24,9 +25,10 @@ from rankmem_ship.pairing.markers import Markers, follow_markers
 from rankmem_ship.pairing.model import with_modules, with_weights
 from rankmem_ship.pairing.phases import phases_of
 from rankmem_ship.pairing.points import Points, Totals, points_of, totals_of
-from rankmem_ship.pairing.rounds import Rounds, rounds_of
-from rankmem_ship.pairing.state import ABSENT, Array, PairingState, of_kind, rows_at
+from rankmem_ship.pairing.rounds import NEVER, Rounds, rounds_of
+from rankmem_ship.pairing.state import ABSENT, Array, Known, PairingState, of_kind, rows_at
 from rankmem_ship.pairing.steps import steps_of
+from rankmem_ship.pairing.templates import learn
 from rankmem_ship.pairing.texts import Texts
 from rankmem_ship.spool_reader.reader import Gap
 from rankmem_ship.spool_reader.segments import named
@@ -65,6 +67,11 @@ class Batch:
     markers: Markers
     dependence: Dependence
     rounds: Rounds
+    comparison: Comparison
+    templates: Array
+    """TEMPLATE_DTYPE, after the batch but for its categories."""
+    differs: Array
+    """TEMPLATE_DTYPE: places of templates in which another block was observed."""
     modules_due: Array
     """MODULE_DTYPE."""
     frozen_modules: Array
@@ -112,7 +119,11 @@ def advance(
     calls = follow_calls(state.calls, records, seq, time_ns, base_ns, markers)
     with_ends = with_endings(state.live, devices, records, seq, time_ns)
     points = points_of(state.live, devices, *with_ends)
-    blocks, num_preexisting = block_table(state, points)
+    ends = seq[records["kind"] == Kind.STEP]
+    holes = _holes(state, seq, gaps)
+    first_end, first_hole = (int(each[0]) if len(each) else NEVER for each in (ends, holes))
+    blocks, num_preexisting = block_table(state, points, first_end, first_hole)
+    comparison = compare(_compared_before(state), records, seq, holes, points, blocks)
     totals, devices = totals_of(points, blocks["size"], devices, carries=not state.is_reduced)
     _add_call_sums(calls, points, blocks)
     next_seq = int(seq[-1]) + 1 if len(seq) else state.next_seq
@@ -120,7 +131,9 @@ def advance(
     phases = phases_of(state.threads, state.step, records, shows=not state.is_reduced)
     threads, step = phases.after(seq)
     describe_outside(blocks, points, np.searchsorted(seq, points.seq), phases, markers)
-    settled = settle(state, blocks, calls, attribution, final)
+    now_ns = int(time_ns[-1]) if len(time_ns) else state.last_ns
+    settled = settle(state, blocks, calls, attribution, comparison, now_ns=now_ns, final=final)
+    learned = learn(state.templates, settled.records_due, comparison)
     dependence = dependence_of(_dependence_before(state), records, seq, calls, texts.are_optimizers)
     rounds = rounds_of(_rounds_before(state), records, seq, calls)
     modules = with_modules(state.modules, records)
@@ -141,6 +154,9 @@ def advance(
         markers=markers,
         dependence=dependence,
         rounds=rounds,
+        comparison=comparison,
+        templates=learned.templates,
+        differs=learned.differs,
         modules_due=rows_at(modules, ~modules["sent"]),
         frozen_modules=modules["path"][modules["frozen"]],
         weights_due=rows_at(weights, ~weights["sent"]),
@@ -163,9 +179,19 @@ def advance(
         weights=_all_sent(weights),
         devices=_named(devices, records),
         steps=steps,
+        parts=comparison.parts,
+        compared=_still_waiting(comparison.blocks, settled),
+        templates=learned.templates,
+        step_ends=comparison.step_ends,
+        made_in_step=comparison.made_in_step,
+        is_mixed=state.is_mixed and not len(ends),
+        is_doubtful=bool((state.is_doubtful or len(holes)) and len(comparison.parts)),
         clock_base_ns=base_ns if len(records) else state.clock_base_ns,
-        last_ns=int(time_ns[-1]) if len(time_ns) else state.last_ns,
+        last_ns=now_ns,
         num_preexisting=num_preexisting,
+        template_blocks=state.template_blocks + settled.num_template,
+        prefix_blocks=state.prefix_blocks + settled.num_prefix,
+        audit_differences=state.audit_differences + len(learned.differs),
         **_counted(state, batch),
     )
     return after, batch
@@ -178,6 +204,27 @@ def _dependence_before(state: PairingState) -> tuple[int, ...]:
 
 def _rounds_before(state: PairingState) -> tuple[int, int, int, int]:
     return state.last_phase, state.last_break_seq, state.last_run_node_seq, state.last_step_seq
+
+
+def _holes(state: PairingState, seq: Array, gaps: tuple[Gap, ...]) -> Array:
+    """Where in the log records follow behind missing ones, ascending."""
+    after = [gap.sequence_last + 1 for gap in gaps]
+    if len(seq):
+        after += seq[1:][np.diff(seq) > 1].tolist()
+        if state.next_seq and int(seq[0]) > state.next_seq:
+            after.append(int(seq[0]))
+    return np.unique(np.array(after, np.int64))
+
+
+def _compared_before(state: PairingState) -> tuple[Array, Array, Array, int]:
+    return state.parts, state.compared, state.step_ends, state.made_in_step
+
+
+def _still_waiting(compared: Array, settled: Settled) -> Array:
+    if not len(compared):
+        return compared
+    alive = settled.live["allocation_id"][~settled.live["sent"]]
+    return rows_at(compared, np.isin(compared["allocation_id"], [*alive, *settled.ended["allocation_id"]]))
 
 
 def _clock_base(records: Array, fallback_ns: int) -> int:
@@ -221,6 +268,8 @@ def _named(devices: Array, records: Array) -> Array:
 
 def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
     points = batch.points
+    is_read = (batch.blocks["by"] == Known.EVIDENCE) & (batch.blocks["allocation_id"] >= state.next_seq)
+    missed = of_kind(batch.records, Kind.DETAIL)["outcome"] == Outcome.MISSED
     frees = points.is_event & (points.action == Action.FREE_COMPLETED) & (points.block == ABSENT)
     frees &= ~points.unplaced
     implied = points.implied_free[points.implied_free != ABSENT]
@@ -244,6 +293,8 @@ def _counted(state: PairingState, batch: Batch) -> dict[str, Any]:
         "last_step_seq": step,
         "next_seq": max(state.next_seq, max(ends) + 1),
         "num_events": state.num_events + int(points.is_event.sum()),
+        "evidence_blocks": state.evidence_blocks + int(is_read.sum()),
+        "steady_misses": state.steady_misses + int(missed.sum()),
         "num_lost": state.num_lost + lost,
         "num_unknown_frees": state.num_unknown_frees + int(frees.sum()),
         "implied_free_bytes": state.implied_free_bytes + int(batch.blocks["size"][implied].sum()),

@@ -16,6 +16,7 @@ from rankmem_agent.spool.layout import Action, Kind
 from rankmem_ship.pairing.attribution import Attribution
 from rankmem_ship.pairing.calls import Calls
 from rankmem_ship.pairing.columns import ints, nulls
+from rankmem_ship.pairing.comparing import Comparison
 from rankmem_ship.pairing.devices import block_keys, dense_numbers, device_codes
 from rankmem_ship.pairing.markers import Markers
 from rankmem_ship.pairing.phases import Phases
@@ -24,15 +25,22 @@ from rankmem_ship.pairing.state import (
     ABSENT,
     BLOCK_DTYPE,
     Array,
+    Known,
     PairingState,
     joined,
     of_kind,
     rows_at,
 )
+from rankmem_ship.pairing.templates import take_over
 
 
-def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
-    """The blocks alive before and those made, with their frees; and the count of older ones."""
+def block_table(state: PairingState, points: Points, first_end: int, first_hole: int) -> tuple[Array, int]:
+    """The blocks alive before and those made, with their frees; and the count of older ones.
+
+    Args:
+        first_end: where in the log the first step of the batch ends; beyond it where none does.
+        first_hole: likewise where records are missing.
+    """
     made = np.flatnonzero(points.makes_block)
     rows = np.zeros(len(made), BLOCK_DTYPE)
     older = ~points.is_event[made]
@@ -47,13 +55,35 @@ def block_table(state: PairingState, points: Points) -> tuple[Array, int]:
     rows["stack"] = points.stack[made]
     rows["call_id"] = np.where(older, 0, points.call_id[made])
     rows["allocated_ns"] = np.where(older, ABSENT, points.time_ns[made])
-    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq", "step", "phase"):
+    for column in ("free_requested_ns", "free_requested_seq", "freed_ns", "freed_seq"):
+        rows[column] = ABSENT
+    for column in ("step", "phase", "like"):
         rows[column] = ABSENT
     rows["device"] = points.device[made]
     rows["preexisting"] = older
+    rows["by"] = _known_by(state, rows, first_end, first_hole)
     blocks = joined([state.live, rows])
     _write_frees(blocks, points)
     return blocks, state.num_preexisting + int(older.sum())
+
+
+def _known_by(state: PairingState, made: Array, first_end: int, first_hole: int) -> Array:
+    """Known, of each block made in a batch. While detail is reduced, the tap writes no call but one that it
+    reads at an allocation; in the rest of a step of which the beginning was not observed, calls lack what
+    goes on around them."""
+    if state.is_reduced:
+        otherwise = Known.WAITS if state.is_steady else Known.NONE
+        is_read = (made["call_id"] != 0) | (state.is_steady & (made["stack"] != 0))  # outside of operators
+        by = np.where(is_read, Known.EVIDENCE, otherwise)
+    elif state.is_mixed:
+        by = np.where(made["allocation_id"] < first_end, Known.EVIDENCE, Known.OBSERVED)
+    else:
+        by = np.full(len(made), Known.OBSERVED)
+    if not state.is_reduced and len(state.parts):  # steady steps may have begun where records are missing
+        is_doubtful = state.is_doubtful | (made["allocation_id"] >= first_hole)
+        by = np.where(is_doubtful & (made["call_id"] == 0), Known.WAITS, by)
+    known: Array = np.where(made["preexisting"], Known.AS_GIVEN, by)
+    return known
 
 
 def _write_frees(blocks: Array, points: Points) -> None:
@@ -117,20 +147,36 @@ class Settled:
     """Alive after the batch."""
     ended: Array
     """Freed, but their rows wait."""
+    num_template: int
+    """Of the blocks that waited for their part's end: known by a template as a whole."""
+    num_prefix: int
+    """And by its beginning."""
 
 
 def settle(
-    state: PairingState, blocks: Array, calls: Calls, attribution: Attribution, final: bool
+    state: PairingState,
+    blocks: Array,
+    calls: Calls,
+    attribution: Attribution,
+    comparison: Comparison,
+    *,
+    now_ns: int,
+    final: bool,
 ) -> Settled:
     """Decide what goes out."""
     waiting = joined([blocks, state.ended])
+    waited = waiting["by"] == Known.WAITS
+    holds = take_over(waiting, state.templates, comparison, now_ns, final=final)
     place = calls.place(waiting["call_id"])
     is_open = calls.are_open(place)
-    due = ~waiting["sent"] & (~is_open | final)
+    due = ~waiting["sent"] & ~holds & (~is_open | final)
     freed = waiting["freed_seq"] != ABSENT
     told_twice = final & ~freed & (waiting["free_requested_seq"] != ABSENT) & ~waiting["sent_free_requested"]
     ends_due = rows_at(waiting, waiting["sent"] & (freed | told_twice))
     _describe(waiting, due & (place != ABSENT), place, calls, attribution)
+    is_lost = due & (place == ABSENT) & (waiting["call_id"] != 0) & (waiting["operator"] == 0)
+    is_lost &= waiting["by"] == Known.OBSERVED
+    waiting["by"][is_lost] = Known.NONE
     records_due = rows_at(waiting, due)
     waiting["sent_free_requested"] |= due & (waiting["free_requested_seq"] != ABSENT)
     waiting["sent"] |= due
@@ -141,6 +187,8 @@ def settle(
         blocks=waiting[: len(blocks)],
         live=rows_at(waiting, alive[np.argsort(waiting["key"][alive], kind="stable")]),
         ended=rows_at(waiting, freed & ~waiting["sent"]),
+        num_template=int((waited & (waiting["by"] == Known.TEMPLATE)).sum()),
+        num_prefix=int((waited & (waiting["by"] == Known.TEMPLATE_PREFIX)).sum()),
     )
 
 

@@ -8,7 +8,9 @@ The names and their meaning are torch.profiler's (docs/categories.md: how they a
 1. *Tagged* by the user, or by the hooks: optimizer_state, parameter, gradient, kv_cache; also buffers.
 2. *temporary*: freed in the call that made it; in backward, in the autograd node that made it.
 3. By its call (rankmem_ship.pairing.categories_rules): gradient, autograd_detail, activation, input.
-4. By its life (rankmem_ship.pairing.categories_lives): temporary of an optimizer, activation without
+4. Where calls are not observed in steps that are known: that of the block that it is like, if it lives as
+   that did (rankmem_ship.pairing.categories_templates).
+5. By its life (rankmem_ship.pairing.categories_lives): temporary of an optimizer, activation without
    autograd, input.
 
 Everything else is unknown.
@@ -26,6 +28,7 @@ from rankmem_ship.pairing.batch import Batch
 from rankmem_ship.pairing.categories_lives import find_inputs, find_results, find_scratch, find_setup
 from rankmem_ship.pairing.categories_rules import Source, by_rules, of_calls, of_unknown
 from rankmem_ship.pairing.categories_tags import blocks_at
+from rankmem_ship.pairing.categories_templates import hold_against_lives, take_categories
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.rounds import NEVER, first_after
 from rankmem_ship.pairing.state import ABSENT, TAG_DTYPE, Array, PairingState, joined, rows_at
@@ -86,10 +89,12 @@ def resolve(
         due = by_rules(batch, has_frozen, texts, devices)
     else:
         due = of_unknown(batch)
+        known = _without_open(known)
+    take_categories(due, batch)
     known = _resent(due, known)
     num_old, table = len(known), joined([known, due])
     places = _indices(table["allocation_id"], batch.blocks["allocation_id"])  # ABSENT: freed before the batch
-    sent = table["category"][:num_old].copy()
+    sent = _before(before.categories, table[:num_old])
     tags, waiting = _tags(before.tags, batch, devices, table)
     if infers:
         _find_temporaries(table, batch, places)
@@ -98,6 +103,7 @@ def resolve(
         find_setup(table, batch, places)
         find_results(table, batch, places)
         lines = find_inputs(table, batch, places, lines, tags.row)
+    hold_against_lives(table, batch, places)
     last = _apply(table, tags)
     initial = table["category"][num_old:].copy()
     differs = np.flatnonzero(table["category"][:num_old] != sent)
@@ -121,6 +127,25 @@ def _indices(wanted: Array, among: Array) -> Array:
     near = order[np.minimum(np.searchsorted(among[order], wanted), len(order) - 1)]
     indices: Array = np.where(among[near] == wanted, near, ABSENT)
     return indices
+
+
+def _without_open(known: Array) -> Array:
+    """What backward made and left may be a gradient, as the next forward would show: here nobody sees it."""
+    is_open = (known["source"] == Source.RULE) & (known["category"] == Category.AUTOGRAD_DETAIL)
+    is_open &= ~known["recorded"]
+    if not is_open.any():
+        return known
+    known = known.copy()
+    known["category"][is_open] = Category.UNKNOWN
+    return known
+
+
+def _before(sent: Array, known: Array) -> Array:
+    """The categories of these rows as they went out."""
+    if len(sent) == len(known):
+        return sent["category"].copy()
+    categories: Array = sent["category"][_indices(known["allocation_id"], sent["allocation_id"])]
+    return categories
 
 
 def _deaths(batch: Batch) -> tuple[Array, Array]:

@@ -30,12 +30,14 @@ class Source(enum.IntEnum):
     """Unknown; temporary if it dies in the optimizer's step that made it."""
     SETUP = 4
     """Unknown; activation if it dies before a second backward, see rankmem_ship.pairing.categories_lives."""
-    BUFFER = 5
-    CACHE = 6
-    GRADIENT = 7
-    PARAMETER = 8
-    OPTIMIZER_STATE = 9
-    USER = 10
+    LIKE = 5
+    """That of the block of an earlier step that it is like, if it lives as that did."""
+    BUFFER = 6
+    CACHE = 7
+    GRADIENT = 8
+    PARAMETER = 9
+    OPTIMIZER_STATE = 10
+    USER = 11
     """Whatever the training script itself has tagged."""
 
 
@@ -79,6 +81,7 @@ def by_rules(batch: Batch, has_frozen: bool, texts: Texts, devices: Array) -> Ar
     first = batch.seq[0] if len(batch.seq) else np.iinfo(np.int64).max
     died = np.where(due["free_requested_seq"] != ABSENT, due["free_requested_seq"], due["freed_seq"])
     early = (died != ABSENT) & (died < first)  # in an earlier batch, so while its call went on
+    early &= due["call_id"] != 0
     rows["category"][early] = Category.TEMPORARY
     sees_autograd = ~texts.are_snapshots(devices["name_id"])[due["device"]]
     call_end = of_calls(batch, due["call_id"], calls.end_seq, 0)

@@ -250,13 +250,16 @@ def _offs(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
     ]
 
 
+_DETAILS: Final[dict[int, str]] = {Detail.EVENTS: "summary", Detail.FULL: "full", Detail.STEADY: "steady"}
+
+
 def _control_changes(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:
     at = np.flatnonzero(batch.records["kind"] == Kind.DETAIL)
     rows = [
         {
             "order_id": int(change["order"]),
             "outcome": Outcome(change["outcome"]).name.lower(),
-            "detail": "full" if change["detail"] == Detail.FULL else "summary",
+            "detail": _DETAILS[int(change["detail"])],
             "step": int(change["step"]),
             "time_ns": int(batch.time_ns[place]),
             "seq": int(batch.seq[place]),

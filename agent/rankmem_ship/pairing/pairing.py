@@ -22,6 +22,7 @@ from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_protos.tables import BUCKET_RECORDS
 from rankmem_ship.pairing.batch import Batch, advance
 from rankmem_ship.pairing.categories import resolve
+from rankmem_ship.pairing.categories_templates import with_categories
 from rankmem_ship.pairing.columns import rows_of
 from rankmem_ship.pairing.detail import at_detail
 from rankmem_ship.pairing.rank_columns import RankColumns
@@ -71,7 +72,13 @@ class Pairing:
         self._stacks = Stacks(strings, meta.project_root, meta.privacy)
         self._texts = Texts(strings)
         whose = RankColumns(session_id=meta.session_id, attempt=meta.attempt, rank=meta.rank, strings=strings)
-        self._rows = RowMaker(whose=whose, stacks=self._stacks, bucket_records=bucket_records)
+        observes = "operators" not in str(meta.rank_row.get("not_recorded") or "").split(",")
+        self._rows = RowMaker(
+            whose=whose,
+            stacks=self._stacks,
+            bucket_records=bucket_records,
+            observes=observes if meta.infers else None,
+        )
 
     def feed(self, part: Chunk | Gap) -> None:
         """Take what comes next in the log; its rows come with the next cut."""
@@ -106,7 +113,11 @@ class Pairing:
         infers = self._meta.infers and after.infers and not after.is_reduced
         resolved = resolve(before, batch, after.devices, self._texts, infers=infers)
         self.state = dataclasses.replace(
-            after, categories=resolved.known, tags=resolved.tags, lines=resolved.lines
+            after,
+            categories=resolved.known,
+            tags=resolved.tags,
+            lines=resolved.lines,
+            templates=with_categories(after, batch, resolved.initial, resolved.changes),
         )
         end = max(self.state.last_ns, ended_ns or 0) if final else None
         rows = self._rows.rows(batch, resolved, self.state.devices)

@@ -22,6 +22,7 @@ from rankmem_ship.pairing.categories import Resolved
 from rankmem_ship.pairing.columns import (
     coded_names,
     constant_name,
+    dense_codes,
     flags,
     ints,
     known,
@@ -34,12 +35,16 @@ from rankmem_ship.pairing.columns import (
 from rankmem_ship.pairing.fact_rows import Rows, fact_rows
 from rankmem_ship.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_ship.pairing.stacks import Stacks
-from rankmem_ship.pairing.state import ABSENT, Array, rows_at
+from rankmem_ship.pairing.state import ABSENT, Array, Known, rows_at
+from rankmem_ship.pairing.templates import indices
 
 __all__ = ["RowMaker", "Rows"]
 
 ACTIONS: Final = tuple(action.name.lower() for action in Action)
 PHASES: Final = tuple(phase.name.lower() for phase in Phase)
+ATTRIBUTIONS: Final = tuple(
+    known.name.lower() for known in Known if known not in (Known.AS_GIVEN, Known.WAITS)
+)
 COMPONENTS: Final = ("pytorch", "cuda_graph", "mem_pool", "pinned_host")
 
 
@@ -51,6 +56,9 @@ class RowMaker:
     stacks: Stacks
     bucket_records: int = BUCKET_RECORDS
     """Positions of the log in a row of memory_bucket."""
+    observes: bool | None = True
+    """Whether the process was started to observe operators at all; None for a foreign recording, in which
+    all is as in the source."""
 
     def rows(self, batch: Batch, resolved: Resolved, devices: Array) -> list[Rows]:
         """All rows of the batch, tables without a row left out. ``devices``: as they stand after it."""
@@ -116,8 +124,8 @@ class RowMaker:
             "stream": ints(blocks["stream"], null=are_on_host(devices)[numbers]),
             **_pool_and_component(blocks["pool"], devices["code"][numbers]),
             "category": coded_names(categories.astype(np.int64), CATEGORY_NAMES),
-            "operator": string_names(blocks["operator"], strings),
-            "module": string_names(blocks["module"], strings),
+            "operator": self._names_or(batch, "operator"),
+            "module": self._names_or(batch, "module"),
             "phase": coded_names(blocks["phase"], PHASES),
             "step": known(blocks["step"]),
             "call_id": ints(blocks["call_id"], null=blocks["call_id"] == 0),
@@ -130,8 +138,36 @@ class RowMaker:
             "forward_stack_id": self._stack_ids(blocks["forward_stack"]),
             "recomputed": flags(blocks["recomputed"]),
             "block_bytes": older_block_bytes(blocks, batch.records, devices),
+            "attribution": self._attributions(blocks["by"]),
+            "like_id": known(blocks["like"]),
         }
         return record_batch("allocation_record", columns, len(blocks))
+
+    def _names_or(self, batch: Batch, column: str) -> pa.Array:
+        """Operators or modules of the blocks whose rows go out; "a or b" where both were seen in their
+        place."""
+        blocks, strings = batch.records_due, self.whose.strings
+        doubts = rows_at(batch.templates, batch.templates[f"other_{column}"] != 0)
+        place = indices(blocks["like"], doubts["allocation_id"])
+        if not (place != ABSENT).any():
+            return string_names(blocks[column], strings)
+        used, codes = dense_codes(blocks[column])
+        texts = [strings.name(int(each)) for each in used]
+        codes = np.where(blocks[column] == 0, ABSENT, codes)
+        for at in np.unique(place[place != ABSENT]):
+            both = sorted(
+                strings.name(int(doubts[name][at])) or "none" for name in (column, f"other_{column}")
+            )
+            codes[place == at] = len(texts)
+            texts.append(" or ".join(both))
+        return coded_names(codes, texts)
+
+    def _attributions(self, by: Array) -> pa.Array:
+        if self.observes is None:
+            return null_names(len(by))
+        if not self.observes:
+            by = np.where(by == Known.OBSERVED, Known.NONE, by)
+        return coded_names(by.astype(np.int64) - 1, ATTRIBUTIONS)
 
     def _allocation_ends(self, blocks: Array, devices: Array) -> pa.RecordBatch | None:
         if not len(blocks):

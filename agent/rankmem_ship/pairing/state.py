@@ -8,6 +8,7 @@ stores it as it is (plain arrays and numbers). Runs in the shipper process.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,6 +23,26 @@ Array = npt.NDArray[Any]
 
 ABSENT: Final = -1
 """Stands for "not known" in the int64 columns of blocks and calls: times, sequence numbers, steps."""
+
+
+class Known(enum.IntEnum):
+    """By what a block's operator, module, phase and stacks are known: ``allocation_record.attribution``."""
+
+    AS_GIVEN = 0
+    """Older than the recording: what is known of it came with it. NULL."""
+    OBSERVED = 1
+    """Its call was observed, or it was made outside of calls while calls were observed."""
+    TEMPLATE = 2
+    """Its step ran as a whole like an earlier, observed one: all is that of the block ``like``."""
+    TEMPLATE_PREFIX = 3
+    """Likewise, but the step differed later, or its end is not recorded."""
+    EVIDENCE = 4
+    """What was read at its allocation, without what goes on around it."""
+    NONE = 5
+    """Nothing was observed, or the record of its call is lost."""
+    WAITS = 6
+    """Not known before its part of the step has ended; no row goes out with it."""
+
 
 BLOCK_DTYPE: Final = np.dtype(
     [
@@ -39,6 +60,7 @@ BLOCK_DTYPE: Final = np.dtype(
         ("freed_ns", "<i8"),
         ("freed_seq", "<i8"),
         ("step", "<i8"),
+        ("like", "<i8"),  # allocation_id of the block of an earlier step that it is like
         ("operator", "<u4"),  # string ids of this spool; 0: none
         ("module", "<u4"),
         ("annotation", "<u4"),
@@ -50,7 +72,8 @@ BLOCK_DTYPE: Final = np.dtype(
         ("recomputed", "?"),
         ("sent", "?"),  # its allocation_record went out
         ("sent_free_requested", "?"),  # and it carried free_requested
-        ("spare", "V4"),  # to 144 bytes, so that columns are aligned
+        ("by", "u1"),  # Known
+        ("spare", "V3"),  # to 152 bytes, so that columns are aligned
     ]
 )
 """A block: alive, or freed while its call (and so its row) is still open."""
@@ -144,10 +167,80 @@ CATEGORY_DTYPE: Final = np.dtype(
         ("line", "<u8"),  # stack and operator of its call; 0: not known
         ("would", "u1"),  # layout.Category that it has if its life allows it
         ("doubtful", "?"),  # it may be made from gradients
-        ("spare", "V6"),
+        ("spare", "V2"),
+        ("like_steps", "<i4"),  # the life of the block that it is like, see LIFE_DTYPE; ABSENT: it lives
+        ("like_place", "<i4"),
+        ("like_thread", "<u4"),
     ]
 )
 """The category of a living block."""
+
+PART_DTYPE: Final = np.dtype(
+    [
+        ("thread", "<u4"),
+        ("nodes_of", "<u4"),  # the other thread whose autograd nodes ran in its last part; 0: none did
+        ("step", "<i8"),
+        ("follows", "<i8"),  # the step whose part it is like so far; ABSENT: none
+        ("num_blocks", "<i8"),  # so far
+        ("is_open", "?"),  # it goes on, and was compared from its first block on
+        ("spare", "V7"),
+    ]
+)
+"""A thread's part of a step, see rankmem_ship.pairing.comparing."""
+
+COMPARED_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("part", "<i8"),  # its step
+        ("follows", "<i8"),  # the step whose part this one is like up to here; ABSENT: none
+        ("thread", "<u4"),
+        ("place", "<u4"),  # in the part, from 1
+        ("died_steps", "<i4"),  # its life, see LIFE_DTYPE; ABSENT: it lives
+        ("died_place", "<i4"),
+        ("died_thread", "<u4"),
+        ("spare", "V4"),
+    ]
+)
+"""A block that was compared and whose row waits."""
+
+TEMPLATE_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),  # of the block that was observed
+        ("step", "<i8"),  # of its part; of all parts like it, once that is known
+        ("thread", "<u4"),
+        ("place", "<u4"),  # in the part, from 1
+        ("operator", "<u4"),  # string ids; 0: none
+        ("module", "<u4"),
+        ("annotation", "<u4"),
+        ("stack", "<u4"),
+        ("forward_stack", "<u4"),
+        ("other_operator", "<u4"),  # another one seen in this place; 0: none
+        ("other_module", "<u4"),
+        ("died_steps", "<i4"),
+        ("died_place", "<i4"),
+        ("died_thread", "<u4"),
+        ("phase", "<i2"),
+        ("recomputed", "?"),
+        ("category", "u1"),
+        ("times", "u1"),  # that the part was observed as a whole; 0: it goes on
+        ("spare", "V3"),
+    ]
+)
+"""A place in a part, and what was observed there."""
+
+LIFE_DTYPE: Final = np.dtype(
+    [
+        ("allocation_id", "<i8"),
+        ("steps", "<i4"),  # that ended in it
+        ("place", "<i4"),  # blocks that the thread that ends steps had made in the step of its death
+        ("thread", "<u4"),  # on which it died
+        ("spare", "V4"),
+    ]
+)
+"""The life of a block that has died."""
+
+STEP_END_DTYPE: Final = np.dtype([("seq", "<i8"), ("thread", "<u4"), ("spare", "V4")])
+"""A STEP record."""
 
 TAG_DTYPE: Final = np.dtype(
     [
@@ -258,6 +351,16 @@ class PairingState:
     devices: Array = field(default_factory=lambda: _empty(DEVICE_DTYPE))
     steps: Array = field(default_factory=lambda: _empty(STEP_DTYPE))
     """Sums of each device since the last STEP."""
+    parts: Array = field(default_factory=lambda: _empty(PART_DTYPE))
+    """Parts of the step, by thread; none where the tap compares nothing."""
+    compared: Array = field(default_factory=lambda: _empty(COMPARED_DTYPE))
+    """Blocks with a place in a part whose row waits, sorted by allocation_id."""
+    templates: Array = field(default_factory=lambda: _empty(TEMPLATE_DTYPE))
+    """What was observed of parts."""
+    step_ends: Array = field(default_factory=lambda: _empty(STEP_END_DTYPE))
+    """The last STEP records, where the tap compares."""
+    made_in_step: int = 0
+    """Blocks that the last one's thread has allocated since."""
     stacks_sent: Array = field(default_factory=lambda: np.zeros(0, np.bool_))
     """By stack id, whether its frames went out. Not stored in a checkpoint: sending twice is harmless."""
     clock_base_ns: int | None = None
@@ -277,6 +380,15 @@ class PairingState:
     last_break_seq: int = ABSENT
     last_run_node_seq: int = ABSENT
     last_step_seq: int = ABSENT
+    template_blocks: int = 0
+    """Blocks known by a template as a whole; likewise the next one, by its beginning."""
+    prefix_blocks: int = 0
+    evidence_blocks: int = 0
+    """Blocks of which only what they show is known."""
+    steady_misses: int = 0
+    """Times that a block came amid a step that no known part has."""
+    audit_differences: int = 0
+    """Places in templates where something else was observed later."""
     num_preexisting: int = 0
     num_events: int = 0
     num_lost: int = 0
@@ -291,6 +403,12 @@ class PairingState:
     """Whether what a block means may still be inferred: not once the hooks that it follows from are off."""
     is_reduced: bool = False
     """Operators are not observed for a while, see rankmem_ship.pairing.detail."""
+    is_steady: bool = False
+    """Nor are they in steps that are known, see rankmem_ship.pairing.templates."""
+    is_mixed: bool = False
+    """They are again, since amid the step that goes on."""
+    is_doubtful: bool = False
+    """Records were missing, and none since has said whether operators are observed."""
     notes: tuple[int, ...] = ()
     """String ids of the NOTE records so far."""
     saw_end: bool = False

@@ -18,6 +18,13 @@ from rankmem_ship.pairing.devices import device_name
 from rankmem_ship.pairing.state import Array, PairingState
 from rankmem_ship.spool_reader.string_table import StringTable, json_object
 
+_STEADY_COUNTS: Final = (
+    "template_blocks",
+    "prefix_blocks",
+    "evidence_blocks",
+    "steady_misses",
+    "audit_differences",
+)
 _DEVICE_FACTS: Final = ("name", "uuid", "total_bytes", "allocator", "settings", "source")
 
 
@@ -83,6 +90,7 @@ def rank_row(
         "unexplained_bytes": None if state.is_off else unexplained,
         "complete": whole and not state.is_off,
     }
+    row |= steady_counts(state)
     if clock is not None:
         row |= {"clock_offset_ns": clock.offset_ns, "clock_error_ns": clock.error_ns}
     exception = row.pop("exception", None)
@@ -91,6 +99,13 @@ def rank_row(
         row |= {"ended_at_ns": ended.at_ns, "end_reason": found.reason}
         row |= {"exit_code": found.exit_code, "exception": found.exception}
     return row
+
+
+def steady_counts(state: PairingState) -> dict[str, int]:
+    """What rank_info has of steps that were not observed since they were known; empty without any so far."""
+    if not (state.is_steady or state.template_blocks or state.prefix_blocks or state.steady_misses):
+        return {}
+    return {name: getattr(state, name) for name in _STEADY_COUNTS}
 
 
 def unexplained_bytes(state: PairingState) -> int:

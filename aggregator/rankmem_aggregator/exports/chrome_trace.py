@@ -217,6 +217,8 @@ class _Rank:
             "line": self._stacks.line(row["stack_id"]),
             "alive": older,
         }
+        if row["attribution"] not in (None, "observed"):
+            args |= {"attribution": row["attribution"], "like_id": row["like_id"]}
         began_ns = track.first_ns if row["allocated_ns"] is None else max(row["allocated_ns"], track.first_ns)
         ended_ns = track.last_ns if row["freed_ns"] is None else row["freed_ns"]
         if row["freed_ns"] is None:

@@ -89,6 +89,8 @@ class Steps:
     rows: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0
     """Of all, those of the warm-up too."""
+    num_unknown: int = 0
+    """Steps that are left out since their input is not recorded."""
 
     def values(self, name: str) -> Any:
         """A column of them."""
@@ -102,6 +104,11 @@ class Steps:
     def knows(self, by: str) -> bool:
         """Whether this column has what every step was given."""
         return all(row[by] for row in self.rows)
+
+    def keep_known(self, by: str) -> None:
+        """Leaves out the steps without a value in this column."""
+        known = [row for row in self.rows if row[by]]
+        self.num_unknown, self.rows = len(self.rows) - len(known), known
 
 
 Key = tuple[int, str]
@@ -209,10 +216,15 @@ def _covariate(base: dict[Key, Steps], head: dict[Key, Steps]) -> str:
         if all(steps.knows(by) for side in (base, head) for steps in side.values()):
             break
     else:
-        raise CannotTell(
-            "what the model was given is not known for every step, so steps of equal input cannot be found: "
-            "record with modules (RANKMEM_DETAIL=full) and call the model as a module"
-        )
+        # With RANKMEM_STEADY the inputs of most steps are not recorded.
+        by = "input_bytes"
+        for steps in (*base.values(), *head.values()):
+            steps.keep_known(by)
+            if len(steps.rows) < STEPS_LEAST:
+                raise CannotTell(
+                    "what the model was given is not known for every step, so steps of equal input cannot be "
+                    "found: record with modules (RANKMEM_DETAIL=full) and call the model as a module"
+                )
     for (rank, _), steps in base.items():
         own, other = steps.values(by), head[rank, _].values(by)
         if equal_input(own, other) is None:
@@ -279,6 +291,8 @@ def _figures(judged: list[Judged], sides: dict[str, dict[Key, Steps]], by: str) 
         "base_steps": steps["base"],
         "head_steps": steps["head"],
         "input": by,
+        "base_steps_unknown": max(each.num_unknown for each in sides["base"].values()),
+        "head_steps_unknown": max(each.num_unknown for each in sides["head"].values()),
         **inputs,
     }
 

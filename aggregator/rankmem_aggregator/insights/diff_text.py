@@ -69,7 +69,11 @@ def error(own: Sequence[Judged], by: str) -> str:
     """How far a difference may be off."""
     peak = next(each for each in own if each.what == "peak")
     least = max(3 * peak.figure.error, 1)
-    given = "" if by == "input_bytes" else "; shapes of inputs are not recorded: by blocks of category input"
+    given = (
+        ""
+        if by == "input_bytes"
+        else "; shapes of inputs are not recorded for every step: by blocks of category input"
+    )
     return f"differences of the peak from {bytes_text(round(max(least, peak.limit)))} on count{given}"
 
 
@@ -106,6 +110,9 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     """Further sentences."""
     steps = f"{counted(figures['base_steps'], 'step')} of base, {figures['head_steps']:,} of head"
     found = [f"compared {steps}, after warm-up; parts are those of the peak, without line numbers"]
+    unknown = max(figures["base_steps_unknown"], figures["head_steps_unknown"])
+    if unknown:
+        found.append(f"left out {counted(unknown, 'step')} whose input is not recorded")
     own = figures["moved"]
     if own:
         more = f" and {len(own) - MOVES_MAX} more" if len(own) > MOVES_MAX else ""

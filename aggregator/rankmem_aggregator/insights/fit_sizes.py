@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankmem_aggregator.insights.answer import Ask
-from rankmem_aggregator.insights.input_shapes import numbers_of
+from rankmem_aggregator.insights.input_shapes import Inputs, numbers_of
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.windows import Place, StepSize, Window, read_window, step_sizes
 from rankmem_aggregator.quantity_text import bytes_text, counted
@@ -52,15 +52,26 @@ class Wanted:
     """Of the largest recorded."""
 
 
-SizeOf = Callable[[StepSize], int]
-"""How large a step's input was, in bytes: any figure that is proportional to its batch and to its length."""
+SizeOf = Callable[[StepSize], int | None]
+"""How large a step's input was, in bytes: any figure that is proportional to its batch and to its length;
+None: not known."""
 
 
 def size_by(steps: Iterable[StepSize]) -> SizeOf:
-    """What is given to the model, where all steps have that; otherwise the blocks of category input."""
-    if all(step.call_bytes is not None for step in steps if step.is_named):
+    """What is given to the model, where all steps have that; otherwise the blocks of category input.
+
+    Where some have it, as with RANKMEM_STEADY, a step without such blocks is one of unknown size, and what is
+    given to the model counts where no step has them.
+    """
+    named = [step for step in steps if step.is_named]
+    known = [step.call_bytes is not None for step in named]
+    if all(known):
         return lambda step: step.call_bytes or 0
-    return lambda step: step.input_bytes
+    if not any(known):
+        return lambda step: step.input_bytes
+    if any(step.input_bytes for step in named):
+        return lambda step: step.input_bytes or None
+    return lambda step: step.call_bytes
 
 
 def steady(steps: Sequence[StepSize], size_of: SizeOf | None = None) -> list[StepSize]:
@@ -73,8 +84,9 @@ def steady(steps: Sequence[StepSize], size_of: SizeOf | None = None) -> list[Ste
     for before, step in itertools.pairwise(steps):
         if not (before.is_named and step.is_named):
             continue
-        if size_of(before) == size_of(step) or len(steps) == 2:
-            found[size_of(step)] = step
+        size = size_of(step)
+        if size is not None and (size_of(before) == size or len(steps) == 2):
+            found[size] = step
     return [found[size] for size in sorted(found)]
 
 
@@ -97,7 +109,7 @@ def read_sizes(
     found: dict[int, tuple[Ask, Place, StepSize]] = {}
     for ask, place, steps in all_steps:
         for step in steady(steps, size_of):
-            found.setdefault(size_of(step), (ask, place, step))
+            found.setdefault(size_of(step) or 0, (ask, place, step))
     if not found:
         raise CannotTell(
             "no two steps in a row have inputs of the same size, so none is steady: record two steps of "
@@ -113,7 +125,7 @@ def read_sizes(
         _check_numbers(sizes, numbers)
     elif len(sizes) > 1 and sizes[0] == 0:
         raise CannotTell("steps without blocks of category input cannot be compared: say --recorded A,B")
-    own = numbers or numbers_of([found[size][2].inputs for size in sizes], what)
+    own = numbers or numbers_of([_inputs(all_steps, size_of, found[size][2], size) for size in sizes], what)
     recorded = []
     for place_of_size in _spread(len(sizes)):
         ask, place, step = found[sizes[place_of_size]]
@@ -127,6 +139,18 @@ def read_sizes(
             )
         )
     return recorded
+
+
+def _inputs(
+    sources: Sequence[tuple[Ask, Place, Sequence[StepSize]]], size_of: SizeOf, step: StepSize, size: int
+) -> Inputs | None:
+    """The shapes that a step's model was given; where they are not recorded, those of all steps of its size,
+    if these have the same."""
+    if step.call_bytes is not None:
+        return step.inputs
+    same = [each for _, _, steps in sources for each in steps if size_of(each) == size]
+    known = [each.inputs for each in same if each.call_bytes is not None]
+    return known[0] if known and all(each == known[0] for each in known) else None
 
 
 def _spread(number: int) -> list[int]:

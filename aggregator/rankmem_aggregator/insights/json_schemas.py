@@ -43,7 +43,8 @@ def _figures(integers: str, texts: str = "", flags: str = "", **others: pa.DataT
 FIGURES: Final[Mapping[str, pa.Schema]] = {
     "diagnose": _figures("num_findings", cannot_tell=pa.map_(pa.string(), pa.string())),
     "diff": _figures(
-        "num_ranks base_steps head_steps", "base head input", base_input_bytes=_INTS, head_input_bytes=_INTS,
+        "num_ranks base_steps head_steps base_steps_unknown head_steps_unknown", "base head input",
+        base_input_bytes=_INTS, head_input_bytes=_INTS,
         ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS, moved=_TEXTS,
     ),
     "fit": _figures(

@@ -319,7 +319,9 @@ class Queries(PeakQuestions):
         Returns:
             attempt, rank, device, allocation_id, address, size_bytes, operator, line, forward_line (of a
             block of backward), stack (list of "file:line function"), category, module, phase, step, stream,
-            component, allocated_ns, age_ns, preexisting.
+            component, allocated_ns, age_ns, preexisting, attribution (by what operator, module, phase and
+            stack are known; see allocation_record in docs/schema.md), like_id (allocation_id of the earlier
+            block that they are those of).
 
         Raises:
             RankmemError: NOT_FOUND for a rank, an attempt or a device that the session does not have.

@@ -1,8 +1,8 @@
 """The summary of ``rankmem run`` after the training has ended: a few lines on stderr.
 
 Stage: render. In: the answers of the named queries. Out: text with each rank's peak, the spread of the
-peaks, the job's peak, what held the memory of the highest rank, failed allocations, missing data, and where
-it is stored.
+peaks, the job's peak, what held the memory of the highest rank, failed allocations, steps that were not
+observed, missing data, and where it is stored.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from rankmem_cli.show.completeness import note_incompleteness
 from rankmem_cli.show.not_recorded import placeholder
 from rankmem_cli.show.render import note, show_table
 from rankmem_cli.show.session import SessionFacts, session_facts
+from rankmem_cli.show.steady import steady_lines
 from rankmem_cli.show.units import bytes_text, count_text, offset_text, safe_text
 from rankmem_protos.clock import distance_ns
 
@@ -49,7 +50,7 @@ def print_summary(queries: Queries, session_id: str, shown: str, *, is_delivered
         note("no allocator events were recorded")
     else:
         _print_peaks(queries, facts, peaks, is_delivered=is_delivered)
-    for line in _failures(queries, facts, shown):
+    for line in [*_failures(queries, facts, shown), *steady_lines(ranks)]:
         note(line)
     note_incompleteness(queries, facts)
     if peaks.num_rows:

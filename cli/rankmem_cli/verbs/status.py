@@ -19,11 +19,12 @@ def status(
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.session import open_session
     from rankmem_cli.show.status import aggregator_lines, set_aside_lines, shipper_line
+    from rankmem_cli.show.steady import steady_lines
 
     with open_session(source, session) as (queries, facts):
         with show_progress("querying"):
             rows = queries.status(facts.session_id)
             here = session_dirs_here(facts.session_id)
             notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(here)]
-            notes += set_aside_lines(here)
+            notes += [*set_aside_lines(here), *steady_lines(rows)]
         show_answer(queries, facts, rows, columns.status(), output=output, notes=notes)

@@ -7,7 +7,7 @@
 --   least_bytes (bytes): smaller ones are left out
 -- Columns:
 --   allocation_id, address, size_bytes, stream, pool, component, operator, module, phase, step, annotation, call_id,
---     stack_id, forward_call_id, forward_stack_id, preexisting: as in the view allocation
+--     stack_id, forward_call_id, forward_stack_id, preexisting, attribution, like_id: as in the view allocation
 --   first_category: the category when its record was sent
 --   category: the last one within the range
 --   allocated_ns, free_requested_ns, freed_ns (ns, common clock): NULL for what came after
@@ -73,6 +73,8 @@ SELECT
     forward_call_id,
     forward_stack_id,
     preexisting,
+    attribution,
+    like_id,
     coalesce(category, 'unknown') AS first_category,
     coalesce(later_category, category, 'unknown') AS category,
     allocated_ns + $offset_ns::BIGINT AS allocated_ns,

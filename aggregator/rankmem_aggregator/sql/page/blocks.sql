@@ -32,6 +32,7 @@
 --   stack_id, forward_stack_id (text): Python stacks
 --   preexisting: true for a block older than the recording
 --   recomputed: true if made while a checkpoint computed forward again
+--   attribution: by what operator, module, phase and stacks are known; likewise like_id: as in the view allocation
 --   number_key, text_key: its value of the sorting column
 WITH
 line AS MATERIALIZED (
@@ -149,6 +150,8 @@ SELECT
     p.forward_stack_id::VARCHAR AS forward_stack_id,
     p.preexisting,
     p.recomputed,
+    p.attribution,
+    p.like_id,
     p.number_key,
     p.text_key
 FROM page AS p

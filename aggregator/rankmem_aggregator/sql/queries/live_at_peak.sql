@@ -18,6 +18,7 @@
 --   allocated_ns (ns, common clock): when; NULL for blocks older than the recording
 --   age_ns (ns): from its alloc to the peak
 --   preexisting: true for a block older than the recording
+--   attribution, like_id: by what operator, module, phase and stacks are known, as in the view allocation
 -- Scatter: none
 SELECT
     attempt,
@@ -38,7 +39,9 @@ SELECT
     component,
     CASE WHEN NOT preexisting THEN allocated_ns END AS allocated_ns,
     age_ns,
-    preexisting
+    preexisting,
+    attribution,
+    like_id
 FROM live_at_peak($session, of_rank := $rank, of_attempt := $attempt::INTEGER)
 WHERE $device::VARCHAR IS NULL OR device = $device
 ORDER BY size_bytes DESC, attempt, device, allocation_id;

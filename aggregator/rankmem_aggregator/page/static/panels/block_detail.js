@@ -11,6 +11,13 @@ import * as session from "../session.js";
 import * as state from "../state.js";
 import * as units from "../units.js";
 
+const KNOWN_BY = {
+  template: "an earlier step that ran like its own: operator, module, phase, stacks and category are those of block",
+  template_prefix: "an earlier step that began like its own: operator, module, phase, stacks and category are those of block",
+  evidence: "what was read at its allocation; a forward call and a category may be missing",
+  none: "nothing: its call was not observed",
+};
+
 // Fills `place` with a row of /blocks; its stack follows when it has come.
 export async function showBlock(place, row, close) {
   const copy = button("copy the stack", () => copyText(texts.join("\n"), "the stack"), { class: "quiet", disabled: true, title: "it has not come yet" });
@@ -31,6 +38,7 @@ export async function showBlock(place, row, close) {
     place,
     el("div", { class: "title" }, el("b", {}, `block ${row.allocation_id}: ${units.bytes(row.size_bytes)}`), el("span", { class: "note" }, lifeOf(row)), el("span", { class: "grow" }), events),
     el("div", { class: "chips" }, ...groups),
+    knownBy(row),
     list,
   );
   if (row.stack_id === null) {
@@ -54,6 +62,12 @@ export async function showBlock(place, row, close) {
   copy.title = texts.length ? "" : "it could not be read";
   if (texts.length && !template()) events.prepend(opener(texts[0], () => showBlock(place, row, close)) ?? "");
   place.dataset.frames = String(texts.length);
+}
+
+// A line where it is not its own call's record; "" else, and where all is as an imported file or an older database says.
+function knownBy(row) {
+  const by = row.attribution ?? "observed";
+  return by === "observed" ? "" : el("p", { class: "note" }, `known by: ${KNOWN_BY[by] ?? by} ${row.like_id ?? ""}`);
 }
 
 function lifeOf(row) {

@@ -13,7 +13,6 @@ import * as state from "../state.js";
 import { Table } from "../table.js";
 import * as units from "../units.js";
 import { blockColumns } from "./block_columns.js";
-import { showBlock } from "./block_detail.js";
 import { ranges, rangeTexts, removeRange } from "./block_ranges.js";
 
 const SIZES = ["10", "25", "50", "100", "250", "1000"];
@@ -137,7 +136,7 @@ export function blocksPanel(root) {
 
   function showDetail(row) {
     if (!row) keepFocus(panel.body, () => (detail.hidden = true));
-    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) showBlock(detail, row, () => closeBlock(row));
+    else if (detail.dataset.block !== String(row.allocation_id) || detail.hidden) wanted(import("./block_detail.js"), ({ showBlock }) => detail.dataset.block === String(row.allocation_id) && showBlock(detail, row, () => closeBlock(row)));
     detail.dataset.block = String(row?.allocation_id ?? "");
   }
   const endFollow = state.listen(follow);

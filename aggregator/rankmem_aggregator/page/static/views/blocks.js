@@ -1,5 +1,6 @@
 // What is held by one rank: as a flame graph and as a table, at an instant or over a range.
 
+import "../panels/block_detail.js"; // asked for with this view, when a server that ends then still gives it
 import { blocksPanel } from "../panels/blocks.js";
 import { flamePanel } from "../panels/flame.js";
 import { inefficientPanel } from "../panels/inefficient.js";

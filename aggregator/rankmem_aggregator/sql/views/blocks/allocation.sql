@@ -10,6 +10,9 @@
 --   operator, module, phase, step, annotation, call_id, stack_id: who made it
 --   forward_call_id, forward_stack_id: for a block of backward, the forward call it belongs to
 --   recomputed: true if made while a checkpoint computed forward again
+--   attribution: by what operator, module, phase and stacks are known: observed, template, template_prefix, evidence,
+--     none; NULL: as the source says. See allocation_record
+--   like_id: for template and template_prefix the allocation_id of the block of an earlier step that it is like
 --   allocated_ns (ns, common clock): when
 --   free_requested_ns (ns, common clock): when its tensor was freed, where the allocator reports it
 --   free_requested_seq: that event

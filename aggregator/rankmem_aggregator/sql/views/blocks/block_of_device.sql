@@ -59,6 +59,8 @@ SELECT
     r.forward_call_id,
     r.forward_stack_id,
     r.recomputed,
+    r.attribution,
+    r.like_id,
     r.allocated_ns + of_offset_ns AS allocated_ns,
     coalesce(r.free_requested_ns, e.free_requested_ns) + of_offset_ns AS free_requested_ns,
     coalesce(r.free_requested_seq, e.free_requested_seq) AS free_requested_seq,

@@ -64,6 +64,8 @@ block AS MATERIALIZED (
         r.forward_call_id,
         r.forward_stack_id,
         r.recomputed,
+        r.attribution,
+        r.like_id,
         r.allocated_ns + coalesce(s.offset_ns, 0) AS allocated_ns,
         coalesce(r.free_requested_ns, e.free_requested_ns) + coalesce(s.offset_ns, 0) AS free_requested_ns,
         coalesce(r.free_requested_seq, e.free_requested_seq) AS free_requested_seq,

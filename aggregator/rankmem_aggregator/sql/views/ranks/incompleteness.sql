@@ -2,7 +2,8 @@
 -- Columns:
 --   session_id, attempt, rank: who
 --   why: as in gap; or never_reported, awaited, lost, unexplained, strings_dropped, no_device, no_clock; control: switched
---     off for some steps, by rankmem control or by detail auto; partial: an imported
+--     off for some steps, by rankmem control or by detail auto; steady: known otherwise than by being observed, and not
+--     in full or not for sure (RANKMEM_STEADY); partial: an imported
 --     recording that does not state whether it is complete
 --   what: what is missing: events, or which names; byte figures are exact where it is names
 --   detail: what happened, in words; NULL where why is enough
@@ -114,6 +115,44 @@ summarised AS (
         FROM detail_peak
     )
 ),
+-- Of ranks that have nothing but blocks that were observed, or whose whole step was, nothing is missing.
+unobserved AS (
+    SELECT
+        session_id,
+        attempt,
+        rank,
+        'steady' AS why,
+        'names' AS what,
+        false AS is_bytes,
+        array_to_string(
+            [
+                CASE WHEN audit_differences > 0 THEN
+                    'in ' || format('{:,}', host_differences) || CASE host_differences WHEN 1 THEN ' place' ELSE ' places' END
+                    || ' of a step, another operator, module, phase or stack was observed than in the step taken as '
+                    || 'template: blocks known by template from before that may have the wrong one there, later ones have '
+                    || '"a or b" or none'
+                END,
+                CASE
+                    WHEN prefix_blocks > 0 AND evidence_blocks > 0 THEN
+                        'some blocks are known by the beginning of a step alone, or by what was read at their allocation '
+                        || '(a forward call or a category may be missing)'
+                    WHEN prefix_blocks > 0 THEN 'some blocks are known by the beginning of a step alone'
+                    WHEN evidence_blocks > 0 THEN
+                        'some blocks are known by what was read at their allocation (a forward call or a category may be '
+                        || 'missing)'
+                END
+            ],
+            '; '
+        ) || '; allocation.attribution tells which (RANKMEM_STEADY); byte figures are exact' AS sentence
+    FROM (
+        SELECT
+            *,
+            sum(audit_differences) OVER (PARTITION BY session_id, attempt, host_uid)::BIGINT AS host_differences
+        FROM rank_info
+        WHERE template_blocks IS NOT NULL
+    )
+    WHERE audit_differences > 0 OR prefix_blocks > 0 OR evidence_blocks > 0
+),
 absent AS (
     SELECT
         session_id,
@@ -214,6 +253,8 @@ FROM (
     FROM of_gaps
     UNION ALL BY NAME
     SELECT * FROM summarised
+    UNION ALL BY NAME
+    SELECT * FROM unobserved
     UNION ALL BY NAME
     SELECT * FROM absent
     UNION ALL BY NAME

@@ -20,6 +20,8 @@
 --   exit_code: of its process; below zero the signal that ended it; NULL: not known
 --   exception: type of the exception that ended it
 --   has_clock: false if it was imported from a recording without times
+--   num_steps, steady_steps, template_blocks, prefix_blocks, evidence_blocks, steady_misses, audit_differences: as in
+--     rank_steady; NULL where every step was observed
 -- Scatter: hosts
 CREATE OR REPLACE VIEW rank_overview AS
 WITH device_peak AS (
@@ -57,11 +59,19 @@ SELECT
     r.not_recorded,
     r.exit_code,
     r.exception,
-    coalesce(s.has_clock, true) AS has_clock
+    coalesce(s.has_clock, true) AS has_clock,
+    t.num_steps,
+    t.steady_steps,
+    t.template_blocks,
+    t.prefix_blocks,
+    t.evidence_blocks,
+    t.steady_misses,
+    t.audit_differences
 FROM rank_info AS r
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN host_info AS h ON r.host_uid = h.host_uid
 LEFT JOIN device_peak AS p USING (session_id, attempt, rank)
-LEFT JOIN rank_loss AS l USING (session_id, attempt, rank);
+LEFT JOIN rank_loss AS l USING (session_id, attempt, rank)
+LEFT JOIN rank_steady AS t USING (session_id, attempt, rank);
 
 COMMENT ON VIEW rank_overview IS 'A rank of an attempt with its host, devices, life, peak and completeness.';

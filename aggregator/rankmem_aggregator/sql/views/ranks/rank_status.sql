@@ -17,6 +17,8 @@
 --   spool_bytes (bytes): of its log on its host's disk, as last reported; 0 once all of it is stored
 --   sent_bytes (bytes): sent for it
 --   shipper_cpu_ns (ns): CPU time of its host's shipper, all its ranks
+--   num_steps, steady_steps, template_blocks, prefix_blocks, evidence_blocks, steady_misses, audit_differences: as in
+--     rank_steady; NULL where every step was observed
 -- Scatter: hosts
 CREATE OR REPLACE VIEW rank_status AS
 WITH log AS (
@@ -70,13 +72,21 @@ SELECT
     g.complete,
     CASE WHEN l.final THEN 0 ELSE c.spool_bytes END AS spool_bytes,
     c.sent_bytes,
-    c.shipper_cpu_ns
+    c.shipper_cpu_ns,
+    t.num_steps,
+    t.steady_steps,
+    t.template_blocks,
+    t.prefix_blocks,
+    t.evidence_blocks,
+    t.steady_misses,
+    t.audit_differences
 FROM rank_info AS r
 LEFT JOIN log AS l USING (session_id, attempt, rank)
 LEFT JOIN held AS h USING (session_id, attempt, rank)
 LEFT JOIN rank_loss AS g USING (session_id, attempt, rank)
 LEFT JOIN cost AS c USING (session_id, attempt, rank)
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-LEFT JOIN host_info AS i ON r.host_uid = i.host_uid;
+LEFT JOIN host_info AS i ON r.host_uid = i.host_uid
+LEFT JOIN rank_steady AS t USING (session_id, attempt, rank);
 
 COMMENT ON VIEW rank_status IS 'How far each rank is stored, how far behind that is, and what of it is lost.';
