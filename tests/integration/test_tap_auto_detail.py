@@ -107,9 +107,7 @@ for number in range(24):
     assert [change[2:] for change in changes[1:]] == [(16, Detail.FULL), (16 + AGAIN, Detail.EVENTS)]
 
 
-def test_an_out_of_memory_in_summary_has_its_operator_its_module_and_a_line_that_was_met_before(
-    tmp_path: Path,
-) -> None:
+def test_an_out_of_memory_in_summary_has_its_operator_its_module_and_its_line(tmp_path: Path) -> None:
     script = """
 import rankmem_agent.hooks.module_frames as frames
 class Model(torch.nn.Module):
@@ -138,4 +136,4 @@ for number in range(20):
     assert [recording.text(call["e"]) for call in calls] == ["aten::mul", "aten::exp"]
     assert [recording.text(call["b"]) for call in calls] == ["model", None]
     assert {int(call["action"]) for call in calls} == {NO_PHASE}
-    assert (stacks[0] != 0, stacks[1]) == (True, 0), "no thread waits for the GIL where memory is asked for"
+    assert all(stacks), "also of a line that was never met, for which no thread waits for the GIL"

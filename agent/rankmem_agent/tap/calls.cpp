@@ -414,7 +414,8 @@ uint64_t current_call_id() noexcept {
   return frame == nullptr ? 0 : frame->call_id;
 }
 
-// If this thread holds the GIL, or has met the stack before; else 0, unless it may wait for the GIL. As a rule not:
+// If this thread holds the GIL, or has met the stack before, or (of an out-of-memory) it can be read from the frames;
+// else 0, unless it may wait for the GIL. As a rule not:
 // whoever asks for memory may hold what the GIL's holder waits for.
 __attribute__((noinline)) static uint32_t stack_outside_calls(ThreadState& thread, uint8_t action,
                                                               bool may_wait) noexcept try {
