@@ -33,6 +33,7 @@ STEADINESS = "says that steps are steady"
 HOST = "what the host and its processes held, and when that was sampled"
 CUT = "cut by seconds, by pixels, by batches or by positions in the log, which has other records"
 CATEGORY = "the first block of a miss has no category"
+PHASE = "a block of a step with a miss has no phase outside of modules, backward and optimizers"
 EXPECTED = {
     "operator_call": CALLS_MISSING, "step_input": CALLS_MISSING, "/inefficient": CALLS_MISSING,
     "diff BASE HEAD": CALLS_MISSING, "/insight/diff": CALLS_MISSING,
@@ -45,7 +46,7 @@ EXPECTED = {
     "group_bucket": CUT, "memory_level": CUT, "memory_cell": CUT, "memory_curve": CUT, "group_course": CUT,
     "job_peak_course": CUT, "curve": CUT, "/map": CUT, "/curve": CUT, "/groups": CUT, "/heat": CUT,
     "/mindstudio_curve": CUT, "/ranks_curve": CUT, "/segments": CUT, "/spans": CUT,
-    "group_total": CATEGORY, "category": CATEGORY,
+    "group_total": CATEGORY, "category": CATEGORY, "timeline --by phase": PHASE, "/events": PHASE,
 }  # fmt: skip
 """Answers that differ, with the reason: by a name, or by a part of a call's text."""
 
