@@ -20,15 +20,12 @@ from rankmem_protos.bounds import (
     SIZE_BYTES_MAX,
     TEXT_VALUE_BYTES_MAX,
 )
-from rankmem_protos.tables import Column
+from rankmem_protos.tables import STEADY_COUNTS, Column
 
 _ANY_NUMBER: Final = frozenset({"address", "stack_id", "forward_stack_id", "stream"})
 """Columns of 64 bits without an order: hashes, addresses and handles."""
 _COUNTS: Final = frozenset(
-    {
-        *("allocations", "events", "events_lost", "num_allocations", "records", "stacks"),
-        *("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences"),
-    }
+    {"allocations", "events", "events_lost", "num_allocations", "records", "stacks", *STEADY_COUNTS}
 )
 _OFFSETS: Final = frozenset({"clock_offset_ns", "offset_ns"})
 _ERRORS: Final = frozenset({"clock_error_ns", "error_ns"})

@@ -119,6 +119,14 @@ HOST_INFO: Final = Table(
     ),
 )
 
+STEADY_COUNTS: Final = (
+    "template_blocks",
+    "prefix_blocks",
+    "evidence_blocks",
+    "steady_misses",
+    "audit_differences",
+)
+"""Columns of rank_info on steps that were not observed since they were known."""
 RANK_INFO: Final = Table(
     name="rank_info",
     doc="A rank of an attempt: one worker process.",

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -185,14 +186,17 @@ def report(name: str, found: Comparison) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    import tempfile
-
+def say_each(look: Callable[[str, Path], str]) -> None:
+    """Prints what ``look`` says of each training that the command line names, else of all."""
     from steady_trainings import TRAININGS
 
     for name in sys.argv[1:] or TRAININGS:
         with tempfile.TemporaryDirectory() as made:
             try:
-                print(report(name, shadowed(name, Path(made))), flush=True)
+                print(look(name, Path(made)), flush=True)
             except RuntimeError as error:
                 print(name, "FAILED", str(error)[-1500:], flush=True)
+
+
+if __name__ == "__main__":
+    say_each(lambda name, folder: report(name, shadowed(name, folder)))

@@ -7,7 +7,6 @@ the other run's.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from recorded_models import paired_rows
-from shadowed import IDENTITY, blocks_of, recorded_steps
+from shadowed import IDENTITY, blocks_of, recorded_steps, say_each
 
 Row = dict[str, Any]
 AUDITS_EVERY: Final = 50
+STEPS: Final = 120
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,13 +118,4 @@ def report(name: str, found: Steadied) -> str:
 
 
 if __name__ == "__main__":
-    import tempfile
-
-    from steady_trainings import TRAININGS
-
-    for name in sys.argv[1:] or TRAININGS:
-        with tempfile.TemporaryDirectory() as made:
-            try:
-                print(report(name, steadied(name, Path(made), 120)), flush=True)
-            except RuntimeError as error:
-                print(name, "FAILED", str(error)[-1500:], flush=True)
+    say_each(lambda name, folder: report(name, steadied(name, folder, STEPS)))

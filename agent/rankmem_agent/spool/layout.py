@@ -374,9 +374,7 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         "sequence_last": Slot("c", Value.NUMBER),
         "with_grad": Slot("d"),  # 1 if autograd was recording (grad mode)
         "stack_id": Slot("e", Value.STRING_ID),
-        "is_read": Slot(
-            "action"
-        ),  # 1: nobody observed it; it is what its one EVENT shows of where it is made
+        "is_read": Slot("action"),  # 1: nobody observed it, it is what its one EVENT shows
     },
     Kind.CALL_FORWARD: {
         "forward_thread": Slot("a", Value.THREAD),

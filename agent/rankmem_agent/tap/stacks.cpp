@@ -196,6 +196,33 @@ uint32_t intern_attribute(PyObject* code, const char* attribute, bool* own) {
   return id;
 }
 
+uint32_t frame_id_by_names(uint32_t file, uint32_t function, int line) {
+  const uint64_t hash = mix(mix(mix(1, file), function), static_cast<uint64_t>(line));
+  std::lock_guard lock(table().mutex);
+  uint32_t& id = table().frame_ids[hash];
+  if (id == 0) id = intern_frame(file, function, line < 0 ? 0 : static_cast<uint32_t>(line));
+  return id;
+}
+
+// Frames of a stack, nearest first, by their ids; rankmem's own are left out.
+struct FrameIds {
+  uint32_t ids[RKM_STACK_FRAMES_MAX];
+  uint32_t count = 0;
+  uint64_t hash = 1;
+
+  void add(uint32_t id) noexcept {
+    ids[count++] = id;
+    hash = mix(hash, id);
+  }
+  // Under the table's mutex; 0 for no frame, or if it could not be written.
+  uint32_t stack_id() {
+    if (count == 0) return 0;
+    uint32_t& id = table().stack_ids[hash];
+    if (id == 0) id = intern_stack(ids, count);
+    return id;
+  }
+};
+
 // The id of a frame seen for the first time; 0 if it could not be written.
 uint32_t learn_frame(const FrameKey& key) {
   bool own = false;
@@ -204,13 +231,7 @@ uint32_t learn_frame(const FrameKey& key) {
   const int line = python.PyCode_Addr2Line(key.code, key.offset < 0 ? 0 : key.offset);
   Table& known = table();
   uint32_t id = kOwnFrame;
-  if (!own) {
-    const uint64_t hash = mix(mix(mix(1, file), function), static_cast<uint64_t>(line));
-    std::lock_guard lock(known.mutex);
-    uint32_t& frame_id = known.frame_ids[hash];
-    if (frame_id == 0) frame_id = intern_frame(file, function, line < 0 ? 0 : static_cast<uint32_t>(line));
-    id = frame_id;
-  }
+  if (!own) id = frame_id_by_names(file, function, line);
   if (id == 0) return 0;
   python.Py_IncRef(key.code);  // for good: the key is its address
   std::lock_guard lock(known.mutex);
@@ -231,22 +252,15 @@ uint32_t frame_id_of(const FrameKey& key) {
 
 // A stack seen for the first time by its keys. Two that differ only in instructions of one line are the same.
 uint32_t learn_stack(const Walk& walk) {
-  uint32_t ids[RKM_STACK_FRAMES_MAX];
-  uint32_t count = 0;
-  uint64_t hash = 1;
+  FrameIds frames;
   for (uint32_t index = 0; index < walk.count; ++index) {
     const uint32_t id = frame_id_of(walk.keys[index]);
     if (id == 0) return 0;
-    if (id == kOwnFrame) continue;
-    ids[count++] = id;
-    hash = mix(hash, id);
+    if (id != kOwnFrame) frames.add(id);
   }
-  if (count == 0) return 0;
-  Table& known = table();
-  std::lock_guard lock(known.mutex);
-  uint32_t& stack_id = known.stack_ids[hash];
-  if (stack_id == 0) stack_id = intern_stack(ids, count);
-  if (stack_id != 0) known.stacks.emplace(walk.hash, stack_id);
+  std::lock_guard lock(table().mutex);
+  const uint32_t stack_id = frames.stack_id();
+  if (stack_id != 0) table().stacks.emplace(walk.hash, stack_id);
   return stack_id;
 }
 
@@ -408,31 +422,21 @@ uint32_t read_stack(const StackCacheEntry* cache) noexcept try {
   if (stopped.load()) return 0;
   Walk walk;
   if (!read_frames(walk)) return 0;
-  Table& known = table();
-  uint32_t ids[RKM_STACK_FRAMES_MAX];
-  uint32_t count = 0;
-  uint64_t hash = 1;
+  FrameIds frames;
   for (uint32_t at = 0; at < walk.count; ++at) {
     const FrameKey& frame = walk.keys[at];
     bool own = false;
     const uint32_t file = read_attribute(frame.code, code_layout.file, &own);
-    const uint32_t function = read_attribute(frame.code, code_layout.function, nullptr);
-    const int line = python.PyCode_Addr2Line(frame.code, frame.offset < 0 ? 0 : frame.offset);
     if (own) continue;
+    const uint32_t function = read_attribute(frame.code, code_layout.function, nullptr);
     if (file == 0 || function == 0) return 0;
-    const uint64_t frame_hash = mix(mix(mix(1, file), function), static_cast<uint64_t>(line));
-    std::lock_guard lock(known.mutex);
-    uint32_t& id = known.frame_ids[frame_hash];
-    if (id == 0) id = intern_frame(file, function, line < 0 ? 0 : static_cast<uint32_t>(line));
+    const int line = python.PyCode_Addr2Line(frame.code, frame.offset < 0 ? 0 : frame.offset);
+    const uint32_t id = frame_id_by_names(file, function, line);
     if (id == 0) return 0;
-    ids[count++] = id;
-    hash = mix(hash, id);
+    frames.add(id);
   }
-  if (count == 0) return 0;
-  std::lock_guard lock(known.mutex);
-  uint32_t& stack_id = known.stack_ids[hash];
-  if (stack_id == 0) stack_id = intern_stack(ids, count);
-  return stack_id;
+  std::lock_guard lock(table().mutex);
+  return frames.stack_id();
 } catch (...) {
   return 0;
 }

@@ -61,7 +61,7 @@ void write_record(RkmRecord& fields) noexcept;
 struct EventPlace {
   uint32_t stack_id = 0;         // of an event in no call: a call gathers its own
   uint32_t native_operator = 0;  // string id, with evidence where no call has an operator
-  uint32_t module = 0;           // string id, of an OOM alone
+  uint32_t module = 0;           // string id, of what is read where no call is observed
   bool is_locked = false;        // a lock is held as the event is written
   bool is_unobserved = false;    // an OOM whose operator nobody observes: a call of its own says what these are
 };

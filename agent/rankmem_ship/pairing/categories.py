@@ -31,7 +31,7 @@ from rankmem_ship.pairing.categories_tags import blocks_at
 from rankmem_ship.pairing.categories_templates import hold_against_lives, take_categories
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.rounds import NEVER, first_after
-from rankmem_ship.pairing.state import ABSENT, TAG_DTYPE, Array, PairingState, joined, rows_at
+from rankmem_ship.pairing.state import ABSENT, TAG_DTYPE, Array, PairingState, indices, joined, rows_at
 from rankmem_ship.pairing.texts import Texts
 from rankmem_ship.spool_reader.segments import named
 
@@ -89,12 +89,11 @@ def resolve(
         due = by_rules(batch, has_frozen, texts, devices)
     else:
         due = of_unknown(batch)
-        known = _without_open(known)
     take_categories(due, batch)
     known = _resent(due, known)
     num_old, table = len(known), joined([known, due])
-    places = _indices(table["allocation_id"], batch.blocks["allocation_id"])  # ABSENT: freed before the batch
-    sent = _before(before.categories, table[:num_old])
+    places = indices(table["allocation_id"], batch.blocks["allocation_id"])  # ABSENT: freed before the batch
+    sent = table["category"][:num_old].copy()
     tags, waiting = _tags(before.tags, batch, devices, table)
     if infers:
         _find_temporaries(table, batch, places)
@@ -103,6 +102,8 @@ def resolve(
         find_setup(table, batch, places)
         find_results(table, batch, places)
         lines = find_inputs(table, batch, places, lines, tags.row)
+    else:
+        _leave_open(table)
     hold_against_lives(table, batch, places)
     last = _apply(table, tags)
     initial = table["category"][num_old:].copy()
@@ -119,33 +120,10 @@ def resolve(
     )
 
 
-def _indices(wanted: Array, among: Array) -> Array:
-    """Index of each allocation id among others, which are there once each; ABSENT for one that is not."""
-    if not len(among):
-        return np.full(len(wanted), ABSENT)
-    order = np.argsort(among)
-    near = order[np.minimum(np.searchsorted(among[order], wanted), len(order) - 1)]
-    indices: Array = np.where(among[near] == wanted, near, ABSENT)
-    return indices
-
-
-def _without_open(known: Array) -> Array:
+def _leave_open(table: Array) -> None:
     """What backward made and left may be a gradient, as the next forward would show: here nobody sees it."""
-    is_open = (known["source"] == Source.RULE) & (known["category"] == Category.AUTOGRAD_DETAIL)
-    is_open &= ~known["recorded"]
-    if not is_open.any():
-        return known
-    known = known.copy()
-    known["category"][is_open] = Category.UNKNOWN
-    return known
-
-
-def _before(sent: Array, known: Array) -> Array:
-    """The categories of these rows as they went out."""
-    if len(sent) == len(known):
-        return sent["category"].copy()
-    categories: Array = sent["category"][_indices(known["allocation_id"], sent["allocation_id"])]
-    return categories
+    is_open = (table["source"] == Source.RULE) & (table["category"] == Category.AUTOGRAD_DETAIL)
+    table["category"][is_open & ~table["recorded"]] = Category.UNKNOWN
 
 
 def _deaths(batch: Batch) -> tuple[Array, Array]:
@@ -168,7 +146,7 @@ def _frozen_tags(records: Array) -> Array:
 
 def _resent(due: Array, known: Array) -> Array:
     """Blocks whose row goes out once more, to another database, keep what is known; returns the others."""
-    place = _indices(due["allocation_id"], known["allocation_id"])
+    place = indices(due["allocation_id"], known["allocation_id"])
     again = place != ABSENT
     due[again] = known[place[again]]
     due["told_seq"][again] = ABSENT
@@ -228,7 +206,7 @@ def _tags(before: Array, batch: Batch, devices: Array, table: Array) -> tuple[_T
         table: CATEGORY_DTYPE, the blocks.
     """
     tags = joined([before, _tagged(batch, devices)])
-    row = _indices(tags["allocation_id"], table["allocation_id"])
+    row = indices(tags["allocation_id"], table["allocation_id"])
     due = row != ABSENT
     return _Tags(table=rows_at(tags, due), row=row[due]), rows_at(tags, ~due)
 

@@ -15,8 +15,7 @@ import numpy as np
 from rankmem_agent.spool.layout import Category
 from rankmem_ship.pairing.batch import Batch
 from rankmem_ship.pairing.categories_rules import Source
-from rankmem_ship.pairing.state import ABSENT, Array, PairingState
-from rankmem_ship.pairing.templates import indices
+from rankmem_ship.pairing.state import ABSENT, Array, PairingState, indices
 
 
 def take_categories(due: Array, batch: Batch) -> None:

@@ -35,8 +35,7 @@ from rankmem_ship.pairing.columns import (
 from rankmem_ship.pairing.fact_rows import Rows, fact_rows
 from rankmem_ship.pairing.rank_columns import RankColumns, are_on_host, pool_names
 from rankmem_ship.pairing.stacks import Stacks
-from rankmem_ship.pairing.state import ABSENT, Array, Known, rows_at
-from rankmem_ship.pairing.templates import indices
+from rankmem_ship.pairing.state import ABSENT, Array, Known, indices, rows_at
 
 __all__ = ["RowMaker", "Rows"]
 

@@ -303,6 +303,16 @@ def rows_at(table: Array, at: Array | slice) -> Array:
     return rows
 
 
+def indices(wanted: Array, among: Array) -> Array:
+    """Index of each allocation id among others, which are there once each; ABSENT for one that is not."""
+    if not len(among):
+        return np.full(len(wanted), ABSENT)
+    order = np.argsort(among)
+    near = order[np.minimum(np.searchsorted(among[order], wanted), len(order) - 1)]
+    found: Array = np.where(among[near] == wanted, near, ABSENT)
+    return found
+
+
 def of_kind(records: Array, kind: Kind) -> Array:
     """The records of a kind, with its field names; a copy."""
     return named(rows_at(records, records["kind"] == kind), kind)

@@ -26,7 +26,7 @@ import numpy as np
 
 from rankmem_agent.spool.layout import Phase
 from rankmem_ship.pairing.comparing import Comparison
-from rankmem_ship.pairing.state import ABSENT, TEMPLATE_DTYPE, Array, Known, joined, rows_at
+from rankmem_ship.pairing.state import ABSENT, TEMPLATE_DTYPE, Array, Known, indices, joined, rows_at
 
 WAIT_NS: Final = 1_000_000_000
 """Of the log's time: a step that hangs shows what it holds."""
@@ -38,6 +38,8 @@ CONFIRMED: Final = 2
 """Times that a part was observed until what it says is used."""
 IDENTITY: Final = ("operator", "module", "phase", "stack", "forward_stack", "recomputed")
 """Columns that a block takes over, and that audits compare."""
+_Parts = dict[tuple[int, int], Array]
+"""TEMPLATE_DTYPE of each (thread, step), in order of their places."""
 _UNKNOWN: Final = {"phase": ABSENT, "recomputed": False}
 
 
@@ -103,18 +105,18 @@ def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: 
     place = indices(waiting["allocation_id"][asked], comparison.blocks["allocation_id"])
     compared = rows_at(comparison.blocks, place)
     is_compared = place != ABSENT
-    like, is_whole, is_over = _verdicts(compared, comparison, templates)
+    confirmed = _by_part(rows_at(templates, templates["times"] >= CONFIRMED))
+    like, is_whole, is_over = _verdicts(compared, comparison, confirmed)
     is_late = now_ns - waiting["allocated_ns"][asked] > WAIT_NS
     due = ~is_compared | is_over | is_late | final
     like = np.where(is_whole, like, compared["follows"])
-    row = np.full(len(asked), ABSENT)
-    row[is_compared] = _find(templates, compared["thread"], like, compared["place"])[is_compared]
+    source, is_found = _in_places(confirmed, compared["thread"], like, compared["place"])
+    is_found &= is_compared
     apart = np.isin(compared["thread"], _threads_apart(comparison.parts))
     known = np.where(is_whole & ~apart, Known.TEMPLATE, Known.TEMPLATE_PREFIX)
-    waiting["by"][asked[due]] = np.where(row != ABSENT, known, Known.NONE)[due]
+    waiting["by"][asked[due]] = np.where(is_found, known, Known.NONE)[due]
     holds[asked[~due]] = True
-    taken = due & (row != ABSENT)
-    at, source = asked[taken], rows_at(templates, row[taken])
+    at, source = asked[due & is_found], source[due & is_found]
     waiting["like"][at] = source["allocation_id"]
     for name in IDENTITY:
         waiting[name][at] = source[name]
@@ -124,10 +126,9 @@ def take_over(waiting: Array, templates: Array, comparison: Comparison, now_ns: 
     return holds
 
 
-def _verdicts(compared: Array, comparison: Comparison, templates: Array) -> tuple[Array, Array, Array]:
+def _verdicts(compared: Array, comparison: Comparison, confirmed: _Parts) -> tuple[Array, Array, Array]:
     """Of compared blocks: the step whose part theirs is like as a whole, whether it is, and whether it has
     ended."""
-    confirmed = _by_part(rows_at(templates, templates["times"] >= CONFIRMED))
     ended = {(part.thread, part.step): part for part in comparison.ended}
     # A part that is not the thread's present one has ended, if without a word: the log has a hole.
     going_on = {(int(part["thread"]), int(part["step"])) for part in comparison.parts if part["is_open"]}
@@ -163,7 +164,7 @@ def _note_deaths(templates: Array, lives: Array) -> None:
         templates[f"died_{name}"][died] = lives[name][place[died]]
 
 
-def _by_part(rows: Array) -> dict[tuple[int, int], Array]:
+def _by_part(rows: Array) -> _Parts:
     """The rows of each (thread, step), in order of their places."""
     rows = rows_at(rows, np.lexsort((rows["place"], rows["step"], rows["thread"])))
     if not len(rows):
@@ -182,7 +183,7 @@ def _is_complete(rows: Array, num_blocks: int) -> bool:
     return len(rows) == num_blocks and bool((rows["place"] == np.arange(1, num_blocks + 1)).all())
 
 
-def _confirm(known: dict[tuple[int, int], Array], like: tuple[int, int], own: Array) -> Array:
+def _confirm(known: _Parts, like: tuple[int, int], own: Array) -> Array:
     """Holds a part that was observed against its template, which it replaces the first time; the places
     that differ."""
     before = known[like]
@@ -210,7 +211,7 @@ def _confirm(known: dict[tuple[int, int], Array], like: tuple[int, int], own: Ar
     return rows_at(new, differs if was_used else np.zeros(len(new), np.bool_))
 
 
-def _newest(known: dict[tuple[int, int], Array]) -> list[Array]:
+def _newest(known: _Parts) -> list[Array]:
     """The latest templates of each thread, as many as the tap keeps; of all, what there is room for."""
     of_thread: Counter[int] = Counter()
     kept: list[Array] = []
@@ -229,22 +230,12 @@ def _threads_apart(parts: Array) -> Array:
     return np.concatenate([parts["thread"][others], parts["nodes_of"][others]])
 
 
-def _find(templates: Array, threads: Array, steps: Array, places: Array) -> Array:
-    """Index of the confirmed row in each place, ABSENT where there is none."""
-    found = np.full(len(threads), ABSENT)
-    confirmed = np.flatnonzero(templates["times"] >= CONFIRMED)
+def _in_places(confirmed: _Parts, threads: Array, steps: Array, places: Array) -> tuple[Array, Array]:
+    """TEMPLATE_DTYPE, the rows in these places, and whether there is one."""
+    rows, is_found = np.zeros(len(places), TEMPLATE_DTYPE), np.zeros(len(places), np.bool_)
     for thread, step in set(zip(threads.tolist(), steps.tolist(), strict=True)):
-        own = confirmed[(templates["thread"][confirmed] == thread) & (templates["step"][confirmed] == step)]
-        asked = np.flatnonzero((threads == thread) & (steps == step) & (places <= len(own)))
-        found[asked] = own[places[asked].astype(np.int64) - 1]
-    return found
-
-
-def indices(wanted: Array, among: Array) -> Array:
-    """Index of each id among others, which are sorted or not; ABSENT for one that is not there."""
-    if not len(among) or not len(wanted):
-        return np.full(len(wanted), ABSENT)
-    order = np.argsort(among, kind="stable")
-    near = order[np.minimum(np.searchsorted(among[order], wanted), len(order) - 1)]
-    indices: Array = np.where(among[near] == wanted, near, ABSENT)
-    return indices
+        template = confirmed.get((thread, step), rows[:0])
+        asked = np.flatnonzero((threads == thread) & (steps == step) & (places <= len(template)))
+        rows[asked] = template[places[asked].astype(np.int64) - 1]
+        is_found[asked] = True
+    return rows, is_found

@@ -13,18 +13,11 @@ from typing import Any, Final
 from rankmem_agent.spool.exits import Exit, end_of
 from rankmem_agent.spool.meta import SpoolMeta
 from rankmem_protos.column_bounds import fits
-from rankmem_protos.tables import DEVICE_INFO, HOST_INFO, RANK_INFO, SESSION, Table
+from rankmem_protos.tables import DEVICE_INFO, HOST_INFO, RANK_INFO, SESSION, STEADY_COUNTS, Table
 from rankmem_ship.pairing.devices import device_name
 from rankmem_ship.pairing.state import Array, PairingState
 from rankmem_ship.spool_reader.string_table import StringTable, json_object
 
-_STEADY_COUNTS: Final = (
-    "template_blocks",
-    "prefix_blocks",
-    "evidence_blocks",
-    "steady_misses",
-    "audit_differences",
-)
 _DEVICE_FACTS: Final = ("name", "uuid", "total_bytes", "allocator", "settings", "source")
 
 
@@ -105,7 +98,7 @@ def steady_counts(state: PairingState) -> dict[str, int]:
     """What rank_info has of steps that were not observed since they were known; empty without any so far."""
     if not (state.is_steady or state.template_blocks or state.prefix_blocks or state.steady_misses):
         return {}
-    return {name: getattr(state, name) for name in _STEADY_COUNTS}
+    return {name: getattr(state, name) for name in STEADY_COUNTS}
 
 
 def unexplained_bytes(state: PairingState) -> int:

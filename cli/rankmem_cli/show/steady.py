@@ -6,16 +6,15 @@ Stage: render. In: rows of ranks, with the columns of the view ``rank_steady``. 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rankmem_aggregator.quantity_text import counted
 from rankmem_aggregator.query.missing import ranks_text
 from rankmem_cli.show.units import count_text
+from rankmem_protos.tables import STEADY_COUNTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_SUMS: Final = ("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences")
 
 
 def steady_lines(ranks: pa.Table) -> list[str]:
@@ -28,7 +27,7 @@ def steady_lines(ranks: pa.Table) -> list[str]:
     rows = [row for row in ranks.to_pylist() if row.get("template_blocks") is not None]
     if not rows:
         return []
-    total = {name: sum(row[name] or 0 for row in rows) for name in _SUMS}
+    total = {name: sum(row[name] or 0 for row in rows) for name in STEADY_COUNTS}
     steps = _range_text(row["steady_steps"] for row in rows)
     of = _range_text(row["num_steps"] for row in rows)
     known = [f"{count_text(total['template_blocks'])} blocks are known by template"]

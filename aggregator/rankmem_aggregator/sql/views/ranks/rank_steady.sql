@@ -10,20 +10,27 @@
 --   audit_differences: places in steps where something else was observed than in the step taken as template
 -- Scatter: hosts
 CREATE OR REPLACE VIEW rank_steady AS
-WITH ended AS (
-    SELECT session_id, attempt, rank, max(step) + 1 AS num_steps
-    FROM step
-    GROUP BY session_id, attempt, rank
+WITH steady AS (
+    SELECT session_id, attempt, rank
+    FROM rank_info
+    WHERE template_blocks IS NOT NULL
+),
+ended AS (
+    SELECT s.session_id, s.attempt, s.rank, max(s.step) + 1 AS num_steps
+    FROM step AS s
+    SEMI JOIN steady USING (session_id, attempt, rank)
+    GROUP BY s.session_id, s.attempt, s.rank
 ),
 span AS (
     SELECT
-        session_id,
-        attempt,
-        rank,
-        detail,
-        step,
-        lead(step) OVER (PARTITION BY session_id, attempt, rank ORDER BY seq) AS next_step
-    FROM control_change
+        c.session_id,
+        c.attempt,
+        c.rank,
+        c.detail,
+        c.step,
+        lead(c.step) OVER (PARTITION BY c.session_id, c.attempt, c.rank ORDER BY c.seq) AS next_step
+    FROM control_change AS c
+    SEMI JOIN steady USING (session_id, attempt, rank)
 ),
 unobserved AS (
     SELECT
