@@ -57,6 +57,7 @@ SELECT
 FROM rank_info AS r
 LEFT JOIN unobserved AS u USING (session_id, attempt, rank)
 LEFT JOIN ended AS e USING (session_id, attempt, rank)
+CROSS JOIN unstreamed
 WHERE r.template_blocks IS NOT NULL;
 
 COMMENT ON VIEW rank_steady IS 'Ranks with steps that were not observed since they were known: how many, and how their blocks are known.';
