@@ -245,7 +245,7 @@ class SpoolUpload:
         if log_slice.final or attachments.due:
             log_slice, rows = dataclasses.replace(log_slice, clock=attachments.clock), attachments.rows
         if log_slice.final:
-            ended_ns = self.reader.control_value("heartbeat_ns") + self.base_ns
+            ended_ns = self.reader.last_beat_ns + self.base_ns
             log_slice = dataclasses.replace(
                 log_slice, ended_ns=ended_ns, exited=self.reader.exited(), wrote_end=self.reader.ended
             )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankmem_agent.spool.layout import UNKNOWN, Action, Kind
+from rankmem_agent.spool.layout import UNKNOWN, Action, Detail, Kind
 from rankmem_ship.spool_reader.plausible import implausible
 from rankmem_ship.spool_reader.reader import Chunk, Gap
 from spool_synthetic import SyntheticSpool, make_records, reader_of, training_records
@@ -27,6 +27,8 @@ from spool_synthetic import SyntheticSpool, make_records, reader_of, training_re
         {"kind": Kind.MARKER_BEGIN, "action": 5},
         {"kind": Kind.CLOCK, "a": 2**63},
         {"kind": Kind.COUNTERS, "a": 2**47},
+        {"kind": Kind.DETAIL, "c": Detail.AUTO},
+        {"kind": Kind.DETAIL, "c": 34},
     ],
 )
 def test_a_record_that_cannot_be_is_a_corrupt_hole_between_what_can(

@@ -24,7 +24,7 @@ from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_protos.bounds import SEQUENCE_MAX
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
-from rankmem_ship.spool_reader.segments import RECORD_DTYPE, marks_of
+from rankmem_ship.spool_reader.segments import CONTROL_DTYPE, RECORD_DTYPE, marks_of
 from spool_synthetic import SyntheticSpool, clock_record, make_records, reader_of
 
 
@@ -172,6 +172,19 @@ def test_a_counter_beyond_any_log_ends_it_at_once_behind_a_dead_writer(tmp_path:
     torn, *beyond = gaps(parts)
     assert torn == (100, RECORDS_PER_SEGMENT - 1, "torn")
     assert beyond == ([] if taken > SEQUENCE_MAX else [(RECORDS_PER_SEGMENT, taken - 1, "corrupt")])
+
+
+@pytest.mark.parametrize("beat_ns", [2**60 + 1, 2**64 - 1])
+def test_a_damaged_heartbeat_says_nothing_of_the_end(tmp_path: Path, beat_ns: int) -> None:
+    spool = SyntheticSpool(path=tmp_path / "s", alive=False)
+    spool.append(events(1))
+    control = np.memmap(spool.path / "control", CONTROL_DTYPE, "r+", shape=1)
+    control["heartbeat_ns"] = 5
+    control.flush()
+    assert reader_of(spool.path).last_beat_ns == 5
+    control["heartbeat_ns"] = beat_ns
+    control.flush()
+    assert reader_of(spool.path).last_beat_ns == 0
 
 
 def test_between_two_segments_far_apart_lies_one_hole_behind_a_dead_writer(tmp_path: Path) -> None:

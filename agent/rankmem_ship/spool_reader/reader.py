@@ -42,7 +42,7 @@ from rankmem_agent.spool.life import is_held
 from rankmem_agent.spool.meta import read_meta
 from rankmem_agent.spool.process_stat import process_is_alive
 from rankmem_protos.bounds import SEQUENCE_MAX
-from rankmem_ship.spool_reader.plausible import implausible
+from rankmem_ship.spool_reader.plausible import UPTIME_NS_MAX, implausible
 from rankmem_ship.spool_reader.segments import Array, marks_of, num_committed, open_control, open_segment
 from rankmem_ship.spool_reader.string_table import StringTable
 
@@ -108,6 +108,12 @@ class SpoolReader:
     def control_value(self, name: str) -> int:
         """A field of ``control``, as it is now."""
         return int(self._control[name][0])
+
+    @property
+    def last_beat_ns(self) -> int:
+        """When the trainer was last seen at work, CLOCK_MONOTONIC; 0 where ``control`` is damaged there."""
+        beat_ns = self.control_value("heartbeat_ns")
+        return beat_ns if beat_ns <= UPTIME_NS_MAX else 0
 
     @property
     def next_seq(self) -> int:
