@@ -76,6 +76,8 @@ class AgentConfig:
     """Calls are not observed in steps that are known from steps before, but for one of so many; 0: they are
     in each. ``RANKMEM_STEADY`` off (default), auto (50, without CUDA) or a number; only where detail is
     full, with stacks and modules."""
+    steady_obstacle: str | None
+    """Why steps that are known are observed all the same, though ``RANKMEM_STEADY`` wants it otherwise."""
     is_steady_asked: bool
     """Also where CUDA is recorded, and audits as often as that: ``RANKMEM_STEADY`` is a number."""
     parallel: Mapping[str, int]
@@ -127,6 +129,7 @@ class AgentConfig:
             modules=is_full and modules != "off",
             module_hooks=modules == "hooks",
             audits_every=audits_every if is_steady else 0,
+            steady_obstacle=_STEADY_TAKES if audits_every and not is_steady else None,
             is_steady_asked=is_number,
             parallel=_parallel(env),
             drain_s=_seconds(env, "RANKMEM_DRAIN_S", DRAIN_S_DEFAULT, DRAIN_S_MAX),
@@ -149,6 +152,7 @@ class AgentConfig:
             return cls.from_environment(given | usable | hidden)
 
 
+_STEADY_TAKES: Final = "it takes RANKMEM_DETAIL=full with stacks, and RANKMEM_MODULES=on"
 _DOUBTFUL: Final = frozenset(
     {"RANKMEM_SPOOL_BYTES", "RANKMEM_DEVICES", "RANKMEM_STACKS", "RANKMEM_PATH_MAP", "RANKMEM_MODULES",
      "RANKMEM_PARALLEL", "RANKMEM_DRAIN_S", "RANKMEM_COMMAND", "RANKMEM_STEADY"}

@@ -322,10 +322,11 @@ ALLOCATION_RECORD: Final = Table(
             "observed, or it was made outside of calls while calls were. template: its step ran as a whole "
             "like an earlier, observed one, by what each allocation shows; operator, module, phase, stacks "
             "and category are those of the block in the same place there. template_prefix: the same, but the "
-            "step differed later, or its end is not recorded. evidence: operator, module and stack were read "
-            "at the allocation itself; a forward call and a category may be missing. none: nothing was "
-            "observed (detail summary), or the record of its call is lost. NULL: as the source says, in "
-            "imported recordings, older databases and for blocks older than the recording.",
+            "step differed later, or its end is not recorded. evidence: operator and stack were read at the "
+            "allocation itself; a phase, a forward call (in backward the module too) and a category may be "
+            "missing. none: nothing was observed (detail summary), or the record of its call is lost. NULL: "
+            "as the source says, in imported recordings, older databases and for blocks older than the "
+            "recording.",
         ),
         _int(
             "like_id",

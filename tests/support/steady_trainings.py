@@ -23,6 +23,7 @@ from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import module_trainings
+import varied_trainings
 from module_trainings import Step, adam, supervised
 from rankmem_agent.hooks import user_api as told
 from rankmem_agent.hooks.guard import Guard
@@ -221,6 +222,7 @@ HERE: tuple[Callable[[], Step], ...] = (
 # torch 2.13 refuses compiled_in_place where no module has a hook, recorded or not.
 TRAININGS: dict[str, Callable[[], Step]] = {
     **{name: made for name, made in module_trainings.TRAININGS.items() if name != "compiled_in_place"},
+    **varied_trainings.TRAININGS,
     **{training.__name__: training for training in HERE},
 }
 

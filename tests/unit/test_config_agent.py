@@ -54,6 +54,16 @@ def test_every_setting_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    [{"RANKMEM_DETAIL": "events"}, {"RANKMEM_STACKS": "off"}, {"RANKMEM_MODULES": "hooks"}, {}],
+)
+def test_steady_steps_need_full_detail_and_it_is_said_where_there_is_less(other: dict[str, str]) -> None:
+    config = AgentConfig.from_environment({"RANKMEM_STEADY": "20", **other})
+    assert (config.audits_every, config.steady_obstacle is None) == ((0, False) if other else (20, True))
+    assert AgentConfig.from_environment(other).steady_obstacle is None
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("RANKMEM_AGGREGATOR", "localhost"),

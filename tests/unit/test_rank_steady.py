@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 COUNTS = ("template_blocks", "prefix_blocks", "evidence_blocks", "steady_misses", "audit_differences")
 EVIDENCE = (
-    "some blocks are known by what was read at their allocation (a forward call or a category may be "
-    "missing); allocation.attribution tells which (RANKMEM_STEADY); byte figures are exact"
+    "some blocks are known by what was read at their allocation (a phase, a forward call or a category may "
+    "be missing); allocation.attribution tells which (RANKMEM_STEADY); byte figures are exact"
 )
 
 
@@ -88,7 +88,7 @@ def test_nothing_is_said_of_blocks_known_by_whole_steps(database: duckdb.DuckDBP
         ((70, 4, 0, 0, 0), "some blocks are known by the beginning of a step alone; "),
         (
             (70, 4, 3, 0, 0),
-            "the beginning of a step alone, or by what was read at their allocation (a forward ",
+            "the beginning of a step alone, or by what was read at their allocation (a phase, ",
         ),
         (
             (70, 0, 0, 0, 1),

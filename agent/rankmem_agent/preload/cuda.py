@@ -116,6 +116,8 @@ class SnapshotAttachment:
 
     def look_for_steady_steps(self) -> None:
         """There are none: nothing of the program is observed."""
+        if self._config.audits_every or self._config.steady_obstacle:
+            self._guard.report("RANKMEM_STEADY has no effect: operators are not observed without the tap")
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool; its budget is whole from the beginning."""

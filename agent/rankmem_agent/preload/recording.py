@@ -168,6 +168,8 @@ class NativeRecording:
 
     def look_for_steady_steps(self) -> None:
         """As the protocol says; RANKMEM_STEADY=auto leaves CUDA out."""
+        if self._config.steady_obstacle:
+            self._guard.report(f"RANKMEM_STEADY has no effect: {self._config.steady_obstacle}")
         every, is_asked = self._config.audits_every, self._config.is_steady_asked
         if not every:
             return

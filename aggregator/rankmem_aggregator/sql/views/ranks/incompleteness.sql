@@ -135,11 +135,11 @@ unobserved AS (
                 CASE
                     WHEN prefix_blocks > 0 AND evidence_blocks > 0 THEN
                         'some blocks are known by the beginning of a step alone, or by what was read at their allocation '
-                        || '(a forward call or a category may be missing)'
+                        || '(a phase, a forward call or a category may be missing)'
                     WHEN prefix_blocks > 0 THEN 'some blocks are known by the beginning of a step alone'
                     WHEN evidence_blocks > 0 THEN
-                        'some blocks are known by what was read at their allocation (a forward call or a category may be '
-                        || 'missing)'
+                        'some blocks are known by what was read at their allocation (a phase, a forward call or a '
+                        || 'category may be missing)'
                 END
             ],
             '; '
