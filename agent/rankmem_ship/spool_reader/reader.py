@@ -232,9 +232,9 @@ class SpoolReader:
 
     def _committed(self, records: Array) -> Chunk | Gap:
         """The records up to the first that cannot be, or the hole that those are which stand first."""
+        records = records[: _up_to_detail(records)]
         wrong = implausible(records)
         count = int(wrong.argmax()) if wrong.any() else len(records)
-        count = _up_to_detail(records[:count])
         if not count:
             length = len(records) if wrong.all() else int(wrong.argmin())
             return self._gap(self.cursor + length - 1, "corrupt")
