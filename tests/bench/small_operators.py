@@ -28,6 +28,11 @@ SCRIPT: Final = Path(__file__).with_name("train_small.py")
 OBSERVER: Final = Path(__file__).with_name("empty_observer.cpp")
 PROGRAMS: Final = {"mlp": 3000, "rl": 1000, "lstm": 1000, "generate": 300}
 """Steps of each: two seconds."""
+LARGER: Final = {"deep": 400, "gpt": 200}
+"""Likewise, only switched in one process: recording weighs less there than processes vary."""
+LARGER_CHUNK_STEPS: Final = 4
+OPTIMIZED: Final = ("mlp", "deep", "gpt")
+"""Whose steps an optimizer ends."""
 QUICK: Final = 10
 """As many times fewer with ``--quick``."""
 ROUNDS: Final = 5
@@ -38,7 +43,7 @@ STEADY: Final = "steady"
 SWITCHED_TIMES: Final = 2
 """Times the steps of a process, where recording is switched in one."""
 _EVENTS_BIT: Final = 1
-STEADY_AT_MOST: Final = {"mlp": 1.05, "rl": 1.09, "lstm": 1.05}
+STEADY_AT_MOST: Final = {"mlp": 1.05, "rl": 1.09, "lstm": 1.05, "deep": 1.05, "gpt": 1.05}
 FULL_AT_MOST: Final = 1.40
 """CPU time with everything recorded, for the programs without a KV cache."""
 PLAIN: Final = "plain"
@@ -65,18 +70,27 @@ class Program:
         spools = Path(tempfile.mkdtemp(dir=self.options.memory_folder))
         env = recording_environment(self.server.address, spools)
         env |= {"RANKMEM_STEADY": "auto"} if detail == STEADY else {"RANKMEM_DETAIL": detail}
-        extra = ("--ends-steps",) if detail == STEADY and self.name != "mlp" else ()
+        extra = ("--ends-steps",) if detail == STEADY and self.name not in OPTIMIZED else ()
         wall_s = self._taken(variant, ("-m", "rankmem_agent"), extra, env)
         wait_until_quiet(spools)
         shutil.rmtree(spools)
         return wall_s
 
-    def switched(self, variant: str, bits: int, extra: tuple[str, ...], env: dict[str, str]) -> Figure:
+    def switched(
+        self,
+        variant: str,
+        bits: int,
+        extra: tuple[str, ...],
+        env: dict[str, str],
+        at_most: float | None = None,
+    ) -> Figure:
         """CPU time of the thread that trains, recording on and off in turn in one process."""
         spools = Path(tempfile.mkdtemp(dir=self.options.memory_folder))
         env = recording_environment(self.server.address, spools) | env
-        steps = SWITCHED_TIMES * PROGRAMS[self.name] // (QUICK if self.options.quick else 1)
+        steps = SWITCHED_TIMES * (PROGRAMS | LARGER)[self.name] // (QUICK if self.options.quick else 1)
         arguments = [self.name, "--steps", str(steps), "--switch", str(bits), *extra]
+        if self.name in LARGER:
+            arguments += ["--chunk-steps", str(LARGER_CHUNK_STEPS)]
         result = train(("-m", "rankmem_agent"), arguments, self.options.folder, env, script=SCRIPT)
         wait_until_quiet(spools)
         shutil.rmtree(spools)
@@ -84,7 +98,7 @@ class Program:
         on, off = ([each for each, flag in times if flag == which] for which in (True, False))
         count = min(len(on), len(off))
         what = f"{self.name}: {variant}, on / off in one process, CPU time of its own thread"
-        return of_ratio(what, on[:count], off[:count])
+        return of_ratio(what, on[:count], off[:count], at_most=at_most)
 
     def profiled(self, variant: str) -> float:
         """Runs it under torch.profiler, each cycle exported before the next."""
@@ -119,15 +133,19 @@ def small_operators(options: Options, server: Aggregator) -> list[Figure]:
         program = Program(name=name, options=options, server=server)
         figures += in_one_process(program)
         figures += _compared(program, _variants(program, observer))
+    for name in LARGER:
+        figures += in_one_process(Program(name=name, options=options, server=server))
     return figures
 
 
 def in_one_process(program: Program) -> list[Figure]:
     """Everything recorded, and steady, against the same process with recording off."""
-    ends = () if program.name == "mlp" else ("--ends-steps",)
+    ends = () if program.name in OPTIMIZED else ("--ends-steps",)
+    steady = {"RANKMEM_STEADY": "auto"}
+    budget = STEADY_AT_MOST.get(program.name)
     return [
         program.switched("rankmem, full", TAP_ALL, (), {}),
-        program.switched("rankmem, steady", _EVENTS_BIT, ends, {"RANKMEM_STEADY": "auto"}),
+        program.switched("rankmem, steady", _EVENTS_BIT, ends, steady, budget),
     ]
 
 

@@ -8,6 +8,8 @@ exports included.
 - ``rl``: twenty times batch-1 inference and a sample of what it gives; no optimizer.
 - ``lstm``: an LSTMCell over sixteen steps, and backward; no optimizer.
 - ``generate``: sixteen tokens one by one, with a KV cache that grows; inference.
+- ``deep``: training of 24 transformer layers of 64 with AdamW, some 15 ms a step.
+- ``gpt``: training of four transformer layers of 256 with AdamW, some 40 ms a step.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ Step = Callable[[], object]
 WARM_UP_S: Final = 1.0
 PROMPT_TOKENS: Final = 16
 NEW_TOKENS: Final = 16
-CHUNK_STEPS: Final = 16
 
 
 def mlp() -> Step:
@@ -112,6 +113,30 @@ def generate() -> Step:
     return step
 
 
+def encoder(width: int, tokens: int, batch: int, layers: int) -> Step:
+    """Training of transformer layers."""
+    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, dropout=0.0)
+    net, x = nn.TransformerEncoder(layer, layers), torch.randn(batch, tokens, width)
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def deep() -> Step:
+    """Many small layers."""
+    return encoder(64, tokens=32, batch=2, layers=24)
+
+
+def gpt() -> Step:
+    """A few larger ones."""
+    return encoder(256, tokens=64, batch=4, layers=4)
+
+
 def ending(step: Step) -> Step:
     """The same, with the end of each step told to whoever records it."""
     from rankmem_agent import step as step_ends
@@ -123,26 +148,28 @@ def ending(step: Step) -> Step:
     return step_with_end
 
 
-def switched(step: Step, steps: int, bits: int) -> dict[str, object]:
-    """CPU times of this thread a step, and with what, chunk by chunk; the first steps of each are left
-    out."""
+def switched(step: Step, steps: int, bits: int, at_once: int) -> dict[str, object]:
+    """CPU times of this thread a step, and with what, in chunks of so many steps; the first steps of each are
+    left out."""
     tap = loaded_tap()
     times: list[float] = []
     flags: list[bool] = []
-    for chunk in range(steps // CHUNK_STEPS):
+    for chunk in range(steps // at_once):
         on = is_on(chunk)
         tap.rkm_enable(bits, int(on))
-        for _ in range(CHUNK_STEPS // 4):
+        for _ in range(at_once // 4):
             step()
         before = time.thread_time()
-        for _ in range(CHUNK_STEPS):
+        for _ in range(at_once):
             step()
-        times.append((time.thread_time() - before) / CHUNK_STEPS)
+        times.append((time.thread_time() - before) / at_once)
         flags.append(on)
     return {"thread_s": times, "on": flags}
 
 
-PROGRAMS: Final[dict[str, Callable[[], Step]]] = {each.__name__: each for each in (mlp, rl, lstm, generate)}
+PROGRAMS: Final[dict[str, Callable[[], Step]]] = {
+    each.__name__: each for each in (mlp, rl, lstm, generate, deep, gpt)
+}
 
 
 def main() -> None:
@@ -159,7 +186,8 @@ def main() -> None:
     while time.monotonic() < until:
         step()
     if arguments.switch:
-        arguments.out.write_text(json.dumps(switched(step, arguments.steps, arguments.switch)))
+        found = switched(step, arguments.steps, arguments.switch, arguments.chunk_steps)
+        arguments.out.write_text(json.dumps(found))
         return
     with profiler_cycles(arguments.profile_folder) as end_of_step:
         wall_s, cpu_s, thread_s = time.perf_counter(), time.process_time(), time.thread_time()
@@ -180,6 +208,7 @@ def _arguments() -> argparse.Namespace:
         "--ends-steps", action="store_true", help="say where a step ends, where no optimizer does"
     )
     parser.add_argument("--switch", type=int, default=0, help="bits of the tap, turned off and on in turn")
+    parser.add_argument("--chunk-steps", type=int, default=16, help="between which it is switched")
     parser.add_argument("--observer", type=Path, help="a library with an observer of operators, to be added")
     parser.add_argument(
         "--profile-folder", type=Path, help="run under torch.profiler, export each cycle there"
