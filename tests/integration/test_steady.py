@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from rankmem_agent.spool.layout import Outcome
 from rankmem_ship.parts import twins_of
 from recorded_models import paired_rows
 from shadowed import blocks_of, recorded_steps
 from steadied import Steadied, report, steadied
 from steady_trainings import TRAININGS
+from tap_process import changes_of
 
 QUICK = ("by_line", "by_module", "summed_gradients", "evaluated", "cells")
 """What a comparison could take for the same, and what a step that is left amid leaves open."""
 CUT = ("by_line", "cells")
 STEPS, STEPS_LONG = 60, 120
 AUDITS_OFTEN = 10
+PERIODS_STEPS, PERIODS_LEARNED = 600, 480
 # The same instruction runs another operator, which only backward shows, or nothing; what a loader's thread
 # makes, and when, is a race in either run.
 EXCEPTIONS = ("by_function", "without_gradient", "loader_thread")
@@ -47,6 +50,13 @@ def test_a_block_is_what_a_fully_observed_run_says(training: str, tmp_path: Path
 @pytest.mark.parametrize("training", sorted(set(TRAININGS) - set(EXCEPTIONS)))
 def test_a_block_is_what_a_fully_observed_run_says_in_every_training(training: str, tmp_path: Path) -> None:
     held(training, tmp_path, STEPS_LONG)
+
+
+def test_what_comes_each_n_steps_is_learned_and_so_is_what_comes_each_m_steps_beside(tmp_path: Path) -> None:
+    changes = changes_of(recorded_steps("two_periods", tmp_path, PERIODS_STEPS, audits_every=50))
+    misses = [step for _, outcome, step, _ in changes if outcome == Outcome.MISSED]
+    assert misses
+    assert misses[-1] < PERIODS_LEARNED, misses
 
 
 def test_an_operator_that_only_backward_shows_is_wrong_in_a_beginning_alone(tmp_path: Path) -> None:

@@ -53,6 +53,27 @@ def changing_batch() -> Step:
     return step
 
 
+def two_periods() -> Step:
+    """An evaluation every twelfth step and a copy of all weights every twentieth."""
+    model = nn.Sequential(nn.Linear(32, 48), nn.Dropout(0.1), nn.Linear(48, 4))
+    optimizer, steps = adam(model), iter(range(1 << 20))
+    kept: dict[str, torch.Tensor] = {}
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(8, 32)).square().mean().backward()
+        optimizer.step()
+        number = next(steps)
+        if number % 12 == 11:
+            with torch.no_grad():
+                model.eval()(torch.randn(8, 32)).argmax(1).sum().item()
+                model.train()
+        if number % 20 == 19:
+            kept.update({name: value.clone() for name, value in model.state_dict().items()})
+
+    return step
+
+
 class Messages(nn.Module):
     """A layer of a graph network; a graph without edges passes none."""
 
@@ -391,7 +412,9 @@ def geometric() -> Step:
     return step
 
 
-HERE: tuple[Callable[[], Step], ...] = (changing_batch, graphs, diffusion, dropped_experts, speculative)
+HERE: tuple[Callable[[], Step], ...] = (
+    changing_batch, two_periods, graphs, diffusion, dropped_experts, speculative,
+)  # fmt: skip
 OF_LIBRARIES: dict[str, tuple[Callable[[], Step], ...]] = {
     "pytorch_lightning": (lightning,),
     "transformers": (hugging_face_trainer, hugging_face_speculative),

@@ -531,7 +531,10 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
     const bool is_read = was_steady ? !(is_known && shows_place) : is_part_mixed(thread);
     const bool is_written = is_read && !is_locked && write_read_block(thread, event, now, shown);
     if (is_read && is_locked && thread.caches != nullptr) event.stack_id() = known_stack(thread.caches->stacks);
-    if (was_steady && shows_place && !is_known) is_locked ? ask_to_leave_steady() : leave_steady();
+    if (was_steady && shows_place && !is_known) {
+      const uint64_t at = (shown.frames_key ^ shown.node_class) | 1;
+      is_locked ? ask_to_leave_steady(at) : leave_steady(at);
+    }
     if (is_written) return true;
   }
   if (__builtin_expect(place.native_operator == 0 && !enabled(kShowAll), 1)) return false;

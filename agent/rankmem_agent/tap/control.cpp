@@ -45,7 +45,7 @@ std::atomic<uint64_t> orders_taken{0};
 std::atomic<uint64_t> next_due{RKM_UNKNOWN};  // the step at which something changes
 std::atomic<uint32_t> switched_off{0};        // the bits to be brought back
 std::atomic<bool> steady_now{false};
-std::atomic<bool> leaving_asked{false};
+std::atomic<uint64_t> leaving_asked{0};  // the place of the block that asks
 std::atomic<bool> are_steps_steady{false};    // where no order says otherwise
 
 void write_outcome(uint8_t outcome, const Order& order, uint64_t now) noexcept {
@@ -230,17 +230,17 @@ bool is_steady() noexcept { return steady_now.load(std::memory_order_relaxed); }
 
 bool can_be_steady() noexcept { return are_steps_steady.load(std::memory_order_relaxed); }
 
-void leave_steady() noexcept {
+void leave_steady(uint64_t place) noexcept {
   // A child would inherit torch's lock as it is: no fork meanwhile.
-  if (!try_hold_fork()) return ask_to_leave_steady();
+  if (!try_hold_fork()) return ask_to_leave_steady(place);
   if (gate.exchange(true, std::memory_order_acquire)) return release_fork();
-  leaving_asked.store(false, std::memory_order_relaxed);
+  leaving_asked.store(0, std::memory_order_relaxed);
   if (detail_now == RKM_DETAIL_STEADY) {
     const uint64_t now = step.load(std::memory_order_relaxed);
     detail_now = RKM_DETAIL_FULL;
     note_resumed();
     observe(detail_now);
-    note_miss(now);
+    note_miss(now, place);
     write_outcome(RKM_OUTCOME_MISSED, {level_of(now).order, detail_now, now, now, true}, now);
   }
   gate.store(false, std::memory_order_release);
@@ -252,10 +252,10 @@ void end_control() noexcept {
   for (int tries = 0; tries < kTries && gate.exchange(true, std::memory_order_acquire); ++tries) sched_yield();
 }
 
-void ask_to_leave_steady() noexcept { leaving_asked.store(true, std::memory_order_relaxed); }
+void ask_to_leave_steady(uint64_t place) noexcept { leaving_asked.store(place, std::memory_order_relaxed); }
 
 void leave_steady_if_asked() noexcept {
-  if (leaving_asked.load(std::memory_order_relaxed)) leave_steady();
+  if (const uint64_t place = leaving_asked.load(std::memory_order_relaxed)) leave_steady(place);
 }
 
 bool is_switched_off(uint32_t what) noexcept { return (switched_off.load(std::memory_order_relaxed) & what) != 0; }

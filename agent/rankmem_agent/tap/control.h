@@ -21,11 +21,11 @@ void choose_steady(uint64_t audits_every, uint64_t apart_ns) noexcept;
 bool is_steady() noexcept;
 // Whether any is.
 bool can_be_steady() noexcept;
-// A block has come that no known part has: all is observed again. Takes torch's lock of its callbacks: off every lock of
-// an allocator.
-void leave_steady() noexcept;
+// A block has come that no known part has: all is observed again. `place`: not 0, the same for blocks of the same place
+// of the program. Takes torch's lock of its callbacks: off every lock of an allocator.
+void leave_steady(uint64_t place) noexcept;
 // The same on the native thread, some milliseconds from now: under any lock.
-void ask_to_leave_steady() noexcept;
+void ask_to_leave_steady(uint64_t place) noexcept;
 void leave_steady_if_asked() noexcept;
 // Nothing changes from here on: the log is about to be closed.
 void end_control() noexcept;

@@ -6,14 +6,16 @@
 //   many as RANKMEM_STEADY says), drawn at random, so that no period hides from them. With RANKMEM_STEADY=auto at most
 //   one a second: each is two changes of detail, and so two batches more behind the trainer.
 // - A block that no known part has is a miss. Calls are observed again from the next one on, and in full for ten steps
-//   after it, so that what is new is learned; for twice as many where the miss before was not long ago. A program that
-//   never repeats, or seldom, ends with all recorded in full.
+//   after it, so that what is new is learned; for twice as many as the last time where not even ten steps were steady
+//   in between. A program that never repeats, or seldom, ends with all recorded in full; one that meets something rare
+//   now and then loses ten steps by it.
 // - After 200 steps of which none is known for sure nothing is compared for 1,000, the next time for 2,000, and so on: a
 //   program that never repeats pays for full detail alone.
-// - From the second miss on the three steps that lie as far ahead as the two were apart are recorded in full as well:
-//   what comes each N steps, an evaluation, is learned so.
+// - From the second miss at one place of the program on the three steps that lie as far ahead as the two were apart are
+//   recorded in full as well: what comes each N steps, an evaluation, is learned so, and what comes each M steps beside.
 
 #include <algorithm>
+#include <iterator>
 
 #include "parts.h"
 #include "steady.h"
@@ -27,7 +29,22 @@ constexpr uint64_t kPauseSteps = 10;
 constexpr uint64_t kPauseStepsMax = 100'000;
 constexpr uint64_t kVainSteps = 200;
 constexpr uint64_t kRestSteps = 1'000;
-constexpr uint64_t kSteadyPauses = 10;  // of steps without a miss, after which it is as the first one
+constexpr size_t kPlaces = 8;
+constexpr uint64_t kSoonSteps = 10;  // after a pause; a miss within is followed by a longer one
+
+struct Misses {  // at one place
+  uint64_t place = 0;
+  uint64_t last = 0;      // step
+  uint64_t period = 0;
+  uint64_t expected = 0;  // the next step in which there should be one
+  uint64_t expected_left = 0;
+
+  // Whether one should be in step `now`.
+  bool comes(uint64_t now) noexcept {
+    for (; expected_left != 0 && expected < now; --expected_left) expected += period;
+    return expected_left != 0 && expected == now;
+  }
+};
 
 struct Steady {
   uint64_t every = 0;
@@ -40,10 +57,7 @@ struct Steady {
   uint64_t resting_until = 0;
   uint64_t window_end = 0;     // of the steps for which audits are drawn; 0: none was steady yet
   uint64_t audits[2] = {RKM_UNKNOWN, RKM_UNKNOWN};
-  uint64_t missed = RKM_UNKNOWN;  // in which step there was a miss last
-  uint64_t expected = RKM_UNKNOWN;  // the next step that is like the missed ones, so many apart
-  uint64_t period = 0;
-  uint64_t expected_left = 0;
+  Misses misses[kPlaces];      // the last ones
   uint64_t pause = 0;
   uint64_t paused_until = 0;
 };
@@ -84,14 +98,19 @@ void look_at_part(uint32_t times) noexcept {
   if (times != kNoBlocks) steady.is_sure = times >= kSureTimes;
 }
 
-void note_miss(uint64_t step) noexcept {
-  if (steady.missed != RKM_UNKNOWN && step > steady.missed) {
-    steady.period = step - steady.missed;
-    steady.expected = step + steady.period;
-    steady.expected_left = kSureTimes;
+void note_miss(uint64_t step, uint64_t place) noexcept {
+  Misses* const end = std::end(steady.misses);
+  Misses* found = std::find_if(steady.misses, end, [&](const Misses& each) { return each.place == place; });
+  if (found == end) {
+    found = std::min_element(steady.misses, end, [](const Misses& a, const Misses& b) { return a.last < b.last; });
+    *found = Misses{place};
+  } else if (step > found->last) {
+    found->period = step - found->last;
+    found->expected = step + found->period;
+    found->expected_left = kSureTimes;
   }
-  steady.missed = step;
-  const bool is_soon = step < steady.paused_until + kSteadyPauses * steady.pause;
+  found->last = step;
+  const bool is_soon = steady.pause != 0 && step < steady.paused_until + kSoonSteps;
   steady.pause = is_soon ? std::min(2 * steady.pause, kPauseStepsMax) : kPauseSteps;
   steady.paused_until = step + 1 + steady.pause;
 }
@@ -114,13 +133,9 @@ bool compares_blocks(uint64_t now) noexcept {
 }
 
 uint64_t steady_detail(uint64_t now) noexcept {
-  for (; steady.expected_left != 0 && steady.expected < now; --steady.expected_left) steady.expected += steady.period;
-  if (!steady.is_sure || now < steady.paused_until) return RKM_DETAIL_FULL;
-  if (now == steady.expected && steady.expected_left != 0) {
-    steady.expected += steady.period;
-    --steady.expected_left;
-    return RKM_DETAIL_FULL;
-  }
+  bool is_miss_expected = false;
+  for (Misses& each : steady.misses) is_miss_expected |= each.comes(now);
+  if (!steady.is_sure || now < steady.paused_until || is_miss_expected) return RKM_DETAIL_FULL;
   return is_audit(now) ? RKM_DETAIL_FULL : RKM_DETAIL_STEADY;
 }
 

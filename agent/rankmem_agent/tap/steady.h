@@ -12,8 +12,8 @@ void audit_every(uint64_t steps, uint64_t apart_ns) noexcept;
 // A step has ended on the thread that ends steps; `times`: how often its part came as a whole with all observed, this
 // time included if it was (end_parts).
 void look_at_part(uint32_t times) noexcept;
-// In this step, recorded so, a block came that no known part has.
-void note_miss(uint64_t step) noexcept;
+// In this step, recorded so, a block came that no known part has; `place`: the same number for the same place.
+void note_miss(uint64_t step, uint64_t place) noexcept;
 // Whether blocks are compared in step `now`; asked once a step, before the next.
 bool compares_blocks(uint64_t now) noexcept;
 // The Detail of step `now`.
