@@ -31,7 +31,16 @@ from rankmem_ship.pairing.categories_tags import blocks_at
 from rankmem_ship.pairing.categories_templates import hold_against_lives, take_categories
 from rankmem_ship.pairing.devices import dense_numbers, device_codes
 from rankmem_ship.pairing.rounds import NEVER, first_after
-from rankmem_ship.pairing.state import ABSENT, TAG_DTYPE, Array, PairingState, indices, joined, rows_at
+from rankmem_ship.pairing.state import (
+    ABSENT,
+    TAG_DTYPE,
+    Array,
+    Known,
+    PairingState,
+    indices,
+    joined,
+    rows_at,
+)
 from rankmem_ship.pairing.texts import Texts
 from rankmem_ship.spool_reader.segments import named
 
@@ -102,6 +111,7 @@ def resolve(
         find_setup(table, batch, places)
         find_results(table, batch, places)
         lines = find_inputs(table, batch, places, lines, tags.row)
+        _leave_doubtful(table, batch, places)
     else:
         _leave_open(table)
     hold_against_lives(table, batch, places)
@@ -124,6 +134,16 @@ def _leave_open(table: Array) -> None:
     """What backward made and left may be a gradient, as the next forward would show: here nobody sees it."""
     is_open = (table["source"] == Source.RULE) & (table["category"] == Category.AUTOGRAD_DETAIL)
     table["category"][is_open & ~table["recorded"]] = Category.UNKNOWN
+
+
+def _leave_doubtful(table: Array, batch: Batch, places: Array) -> None:
+    """A block of a node that nobody saw begin may have died within it, as a temporary does."""
+    by = np.append(batch.blocks["by"], Known.AS_GIVEN)[places]
+    is_open = (table["source"] == Source.RULE) & (table["category"] == Category.AUTOGRAD_DETAIL)
+    is_open &= (by == Known.EVIDENCE) & (table["node"] == 0)
+    table["category"][is_open & (np.append(batch.blocks["freed_seq"], ABSENT)[places] != ABSENT)] = (
+        Category.UNKNOWN
+    )
 
 
 def _deaths(batch: Batch) -> tuple[Array, Array]:
