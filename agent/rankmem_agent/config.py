@@ -77,7 +77,7 @@ class AgentConfig:
     in each. ``RANKMEM_STEADY`` off (default), auto (50, without CUDA) or a number; only where detail is
     full, with stacks and modules."""
     steady_obstacle: str | None
-    """Why steps that are known are observed all the same, though ``RANKMEM_STEADY`` wants it otherwise."""
+    """Why ``RANKMEM_STEADY`` has no effect; None where it has, or is off."""
     is_steady_asked: bool
     """Also where CUDA is recorded, and audits as often as that: ``RANKMEM_STEADY`` is a number."""
     parallel: Mapping[str, int]
@@ -152,7 +152,7 @@ class AgentConfig:
             return cls.from_environment(given | usable | hidden)
 
 
-_STEADY_TAKES: Final = "it takes RANKMEM_DETAIL=full with stacks, and RANKMEM_MODULES=on"
+_STEADY_TAKES: Final = "it needs RANKMEM_DETAIL=full, RANKMEM_STACKS=full or names, and RANKMEM_MODULES=on"
 _DOUBTFUL: Final = frozenset(
     {"RANKMEM_SPOOL_BYTES", "RANKMEM_DEVICES", "RANKMEM_STACKS", "RANKMEM_PATH_MAP", "RANKMEM_MODULES",
      "RANKMEM_PARALLEL", "RANKMEM_DRAIN_S", "RANKMEM_COMMAND", "RANKMEM_STEADY"}

@@ -197,7 +197,7 @@ class SetAsideUpload(SpoolUpload):
             notes = merged_notes(state.notes, self.reader.strings)
         except Exception:  # noqa: BLE001  whatever stopped the spool may stand in them
             notes = {}
-        ended_ns = max(state.last_ns, self.reader.last_beat_ns + self.base_ns)
+        ended_ns = max(state.last_ns, self.last_seen_ns)
         ended = Ended(at_ns=ended_ns, exited=self.reader.exited()) if final else None
         rank = rank_row(self.meta, notes, state, None, ended)
         session = session_row(self.meta, notes, ended_ns if final else None)

@@ -111,6 +111,11 @@ class SpoolUpload:
             reserve(self.folder)  # while there is room: a rank may fill its disk before the first checkpoint
 
     @property
+    def last_seen_ns(self) -> int:
+        """Host time of the trainer's last heartbeat; of its start where no heartbeat can be read."""
+        return max(self.reader.last_beat_ns + self.base_ns, self.meta.realtime_ns)
+
+    @property
     def base_ns(self) -> int:
         """Host time minus CLOCK_MONOTONIC in this spool."""
         base_ns = self._pairing.state.clock_base_ns
@@ -245,9 +250,11 @@ class SpoolUpload:
         if log_slice.final or attachments.due:
             log_slice, rows = dataclasses.replace(log_slice, clock=attachments.clock), attachments.rows
         if log_slice.final:
-            ended_ns = self.reader.last_beat_ns + self.base_ns
             log_slice = dataclasses.replace(
-                log_slice, ended_ns=ended_ns, exited=self.reader.exited(), wrote_end=self.reader.ended
+                log_slice,
+                ended_ns=self.last_seen_ns,
+                exited=self.reader.exited(),
+                wrote_end=self.reader.ended,
             )
         self._final_encoded = log_slice.final
         return encode(self._pairing, self.meta.spool_id, log_slice, rows, self._leave, self._show_steps)

@@ -44,6 +44,14 @@ def test_the_end_and_status_say_in_how_many_steps_calls_were_not_observed(run: t
     assert "all complete" in said
 
 
+def test_a_wish_without_effect_is_said(tmp_path: Path) -> None:
+    command = (*RANKMEM, "run", "--", sys.executable, str(SCRIPT))
+    done = call(command, tmp_path, RANKMEM_STEADY="auto", RANKMEM_MODULES="off")
+    assert "trained 60" in done.stdout, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "RANKMEM_STEADY" in line)
+    assert "RANKMEM_STEADY has no effect: it needs RANKMEM_DETAIL=full" in line
+
+
 def test_every_answer_says_what_is_not_known_for_sure(run: tuple[Path, str]) -> None:
     folder, said = run
     assert EVIDENCE in said

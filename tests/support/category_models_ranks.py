@@ -171,10 +171,25 @@ TRAININGS: dict[str, Callable[[], Training]] = {
 
 def joined(name: str) -> Training:
     """A training as rank 0, with the other rank at its side."""
-    store = Path(tempfile.mkdtemp()) / "store"
-    subprocess.Popen([sys.executable, __file__, name, str(store)], stderr=subprocess.DEVNULL)
-    _join(store, rank=0)
+    join_as_first(__file__, name)
     return TRAININGS[name]()
+
+
+def join_as_first(script: str, name: str) -> None:
+    """Makes this process rank 0, and starts rank 1: ``python SCRIPT NAME STORE``."""
+    store = Path(tempfile.mkdtemp()) / "store"
+    subprocess.Popen([sys.executable, script, name, str(store)], stderr=subprocess.DEVNULL)
+    _join(store, rank=0)
+
+
+def train_as_second(store: Path, made: Callable[[], Callable[[], None]]) -> None:
+    """Makes this process rank 1, which does steps until rank 0 is gone."""
+    torch.set_num_threads(1)
+    _join(store, rank=1)
+    step = made()
+    with contextlib.suppress(RuntimeError):  # rank 0 has finished: its connection is closed
+        while True:
+            step()
 
 
 def _join(store: Path, rank: int) -> None:
@@ -189,15 +204,5 @@ MODELS = {name: functools.partial(_steps, name) for name in TRAININGS}
 """As category_models.MODELS."""
 
 
-def main(name: str, store: Path) -> None:
-    """Rank 1: trains until rank 0 is gone."""
-    torch.set_num_threads(1)
-    _join(store, rank=1)
-    training = TRAININGS[name]()
-    with contextlib.suppress(RuntimeError):  # rank 0 has finished: its connection is closed
-        while True:
-            training.step()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    train_as_second(Path(sys.argv[2]), lambda: TRAININGS[sys.argv[1]]().step)

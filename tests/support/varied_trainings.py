@@ -6,11 +6,11 @@ training runs to its end in its first call.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,15 +22,12 @@ from torch import distributed, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from category_models_ranks import RANKS, join_as_first, train_as_second
+from module_trainings import Step, adam
 from rankmem_agent.hooks import user_api as told
 
-Step = Callable[[], None]
 STEPS = 120
 """Of a training that a library drives."""
-
-
-def adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
 # -- batches and graphs of many sizes ----------------------------------------------------------------
@@ -223,26 +220,21 @@ SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble")
 
 def pipelined(schedule: str) -> Step:
     """Rank 0 of torch.distributed.pipelining, with rank 1 at its side."""
-
-    def joined() -> Step:
-        store = Path(tempfile.mkdtemp()) / "store"
-        command = [sys.executable, __file__, schedule, str(store)]
-        subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        return _pipeline(schedule, store, rank=0)
-
-    return joined
+    join_as_first(__file__, schedule)
+    return pipeline(schedule)
 
 
-def _pipeline(schedule: str, store: Path, rank: int) -> Step:
+def pipeline(schedule: str) -> Step:
+    """This rank's stages, one or two."""
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    rank = distributed.get_rank()
     kind: Any = get_schedule_class(schedule)
-    numbers = [rank] if issubclass(kind, PipelineScheduleSingle) else [rank, rank + 2]
+    numbers = [rank] if issubclass(kind, PipelineScheduleSingle) else [rank, rank + RANKS]
     parts = [nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 32)) for _ in numbers]
     stages = [
-        PipelineStage(part, number, 2 * len(numbers), torch.device("cpu"))
+        PipelineStage(part, number, RANKS * len(numbers), torch.device("cpu"))
         for part, number in zip(parts, numbers, strict=True)
     ]
     run = kind(stages[0] if len(stages) == 1 else stages, 4, loss_fn=functional.mse_loss)
@@ -423,7 +415,7 @@ OF_LIBRARIES: dict[str, tuple[Callable[[], Step], ...]] = {
 }
 TRAININGS: dict[str, Callable[[], Step]] = {
     **{training.__name__: training for training in HERE},
-    **{f"pipelined_{schedule}": pipelined(schedule) for schedule in SCHEDULES},
+    **{f"pipelined_{schedule}": functools.partial(pipelined, schedule) for schedule in SCHEDULES},
     **{
         training.__name__: training
         for library, trainings in OF_LIBRARIES.items()
@@ -433,16 +425,5 @@ TRAININGS: dict[str, Callable[[], Step]] = {
 }
 
 
-def main(schedule: str, store: Path) -> None:
-    """Rank 1 of a pipeline: trains until rank 0 is gone."""
-    torch.set_num_threads(1)
-    step = _pipeline(schedule, store, rank=1)
-    try:
-        while True:
-            step()
-    except RuntimeError:  # rank 0 has finished: its connection is closed
-        return
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    train_as_second(Path(sys.argv[2]), lambda: pipeline(sys.argv[1]))

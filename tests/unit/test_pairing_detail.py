@@ -245,6 +245,24 @@ def test_a_rank_with_steady_steps_has_counts_from_the_first_on(tmp_path: Path) -
     assert [rank[name] for name in COUNTS] == [0] * 5
 
 
+@pytest.mark.parametrize(("is_missed", "category"), [(False, "autograd_detail"), (True, "unknown")])
+def test_a_block_that_died_in_a_node_that_nobody_saw_begin_may_be_a_temporary(
+    tmp_path: Path, is_missed: bool, category: str
+) -> None:
+    log = Log(tmp_path)
+    log.add(Kind.DEVICE, e=log.spool.string('{"name": "cuda:0"}'), **CUDA)
+    log.add(Kind.STEP, a=3)
+    if is_missed:
+        detail(log, Outcome.AUTO, order=0, step=4, detail=Detail.STEADY)
+        detail(log, Outcome.MISSED, order=0, step=4, detail=Detail.FULL)
+    call(log, 1, Phase.BACKWARD, address=0x1000)
+    call(log, 2, Phase.BACKWARD, frees=0x1000)
+    log.add(Kind.STEP, a=4)
+    log.add(Kind.END)
+    (block,) = paired(log, 1000)["allocation_record"]
+    assert block["category"] == category
+
+
 def test_a_miss_is_counted_and_has_a_row(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.add(Kind.STEP, a=3)

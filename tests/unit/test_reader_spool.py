@@ -23,8 +23,10 @@ from rankmem_agent.spool.process_stat import process_is_alive
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_protos.bounds import SEQUENCE_MAX
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship.send_buffer import SendBuffer
 from rankmem_ship.spool_reader.reader import Chunk, Gap, SpoolReader
 from rankmem_ship.spool_reader.segments import CONTROL_DTYPE, RECORD_DTYPE, marks_of
+from rankmem_ship.spool_upload import SpoolUpload
 from spool_synthetic import SyntheticSpool, clock_record, make_records, reader_of
 
 
@@ -185,6 +187,9 @@ def test_a_damaged_heartbeat_says_nothing_of_the_end(tmp_path: Path, beat_ns: in
     control["heartbeat_ns"] = beat_ns
     control.flush()
     assert reader_of(spool.path).last_beat_ns == 0
+    upload = SpoolUpload(spool.path, SendBuffer())
+    assert upload.last_seen_ns == upload.meta.realtime_ns, "its start is the last that is known"
+    upload.close()
 
 
 def test_between_two_segments_far_apart_lies_one_hole_behind_a_dead_writer(tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ class SnapshotAttachment:
     def look_for_steady_steps(self) -> None:
         """There are none: nothing of the program is observed."""
         if self._config.audits_every or self._config.steady_obstacle:
-            self._guard.report("RANKMEM_STEADY has no effect: operators are not observed without the tap")
+            self._guard.report(
+                "RANKMEM_STEADY has no effect: no operator is observed without the tap (try: rankmem doctor)"
+            )
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool; its budget is whole from the beginning."""

@@ -163,6 +163,10 @@ class Detail(enum.IntEnum):
     like. Where a block is like none, a call with ``is_read`` stands for it."""
 
 
+RECORDED_DETAILS: Final = (Detail.EVENTS, Detail.FULL, Detail.STEADY)
+"""Of a DETAIL record."""
+
+
 class Course(enum.IntEnum):
     """How a part goes on."""
 

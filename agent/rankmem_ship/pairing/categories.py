@@ -130,20 +130,22 @@ def resolve(
     )
 
 
+def _made_by_backward(table: Array) -> Array:
+    """Whether nothing more is known of a block than that."""
+    made: Array = (table["source"] == Source.RULE) & (table["category"] == Category.AUTOGRAD_DETAIL)
+    return made
+
+
 def _leave_open(table: Array) -> None:
     """What backward made and left may be a gradient, as the next forward would show: here nobody sees it."""
-    is_open = (table["source"] == Source.RULE) & (table["category"] == Category.AUTOGRAD_DETAIL)
-    table["category"][is_open & ~table["recorded"]] = Category.UNKNOWN
+    table["category"][_made_by_backward(table) & ~table["recorded"]] = Category.UNKNOWN
 
 
 def _leave_doubtful(table: Array, batch: Batch, places: Array) -> None:
     """A block of a node that nobody saw begin may have died within it, as a temporary does."""
-    by = np.append(batch.blocks["by"], Known.AS_GIVEN)[places]
-    is_open = (table["source"] == Source.RULE) & (table["category"] == Category.AUTOGRAD_DETAIL)
-    is_open &= (by == Known.EVIDENCE) & (table["node"] == 0)
-    table["category"][is_open & (np.append(batch.blocks["freed_seq"], ABSENT)[places] != ABSENT)] = (
-        Category.UNKNOWN
-    )
+    at = np.flatnonzero(_made_by_backward(table) & (table["node"] == 0) & (places != ABSENT))
+    by, freed = (batch.blocks[name][places[at]] for name in ("by", "freed_seq"))
+    table["category"][at[(by == Known.EVIDENCE) & (freed != ABSENT)]] = Category.UNKNOWN
 
 
 def _deaths(batch: Batch) -> tuple[Array, Array]:
@@ -194,8 +196,7 @@ def _find_gradients(table: Array, batch: Batch, places: Array) -> None:
     """
     death_call = np.append(_deaths(batch)[0], np.uint64(0))[places]
     freed = np.append(batch.blocks["freed_seq"], 0)[places]
-    at = np.flatnonzero((table["source"] == Source.RULE) & (places != ABSENT))
-    at = at[table["category"][at] == Category.AUTOGRAD_DETAIL]
+    at = np.flatnonzero(_made_by_backward(table) & (places != ABSENT))
     made, freed, by = table["allocation_id"][at], freed[at], death_call[at]
     lives = freed == ABSENT
     freed[lives] = NEVER

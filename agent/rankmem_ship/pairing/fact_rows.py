@@ -10,7 +10,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from rankmem_agent.spool.layout import UNKNOWN, Action, Detail, DeviceType, Kind, MarkerKind, Outcome
+from rankmem_agent.spool.layout import (
+    RECORDED_DETAILS,
+    UNKNOWN,
+    Action,
+    DeviceType,
+    Kind,
+    MarkerKind,
+    Outcome,
+)
 from rankmem_ship.pairing.batch import Batch, num_lost
 from rankmem_ship.pairing.columns import (
     coded_names,
@@ -250,7 +258,7 @@ def _offs(whose: RankColumns, batch: Batch) -> list[dict[str, Any]]:
     ]
 
 
-_DETAILS: Final[dict[int, str]] = {Detail.EVENTS: "summary", Detail.FULL: "full", Detail.STEADY: "steady"}
+_DETAILS: Final[dict[int, str]] = dict(zip(RECORDED_DETAILS, ("summary", "full", "steady"), strict=True))
 
 
 def _control_changes(whose: RankColumns, batch: Batch) -> pa.RecordBatch | None:

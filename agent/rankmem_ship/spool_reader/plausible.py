@@ -16,11 +16,11 @@ import numpy as np
 from rankmem_agent.spool.layout import (
     FIELDS,
     NO_PHASE,
+    RECORDED_DETAILS,
     UNKNOWN,
     Action,
     Category,
     Course,
-    Detail,
     DeviceType,
     Kind,
     MarkerKind,
@@ -63,8 +63,6 @@ _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
     Kind.DETAIL: tuple(Outcome),
     Kind.PART: tuple(Course),
 }
-_DETAILS: Final = (Detail.EVENTS, Detail.FULL, Detail.STEADY)
-"""What the tap has chosen; AUTO is in an order alone."""
 _UNKNOWN_IN: Final = (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.LOST, Kind.CALL_END, Kind.CALL_FORWARD,
                      Kind.PART)  # fmt: skip
 _OF_DEVICES: Final = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.TAG,
@@ -81,7 +79,7 @@ def implausible(records: Array) -> Array:
     wrong |= records["call_id"] > NUMBER_MAX
     wrong |= records[_TEXT_SLOT] > STRING_ID_MAX
     details = np.flatnonzero(kinds == Kind.DETAIL)  # few
-    wrong[details] |= ~np.isin(named(records[details], Kind.DETAIL)["detail"], _DETAILS)
+    wrong[details] |= ~np.isin(named(records[details], Kind.DETAIL)["detail"], RECORDED_DETAILS)
     for slot, most in _MOST_IN.items():
         values = records[slot]
         large = np.flatnonzero(values > most.min())  # few, but for addresses
