@@ -31,7 +31,7 @@ RESERVE_BYTES_MIN: Final = 256 << 10
 """The least that is reserved for the next checkpoint; 2,000 live blocks take half of it."""
 RESERVE_FACTOR: Final = 2
 """Times the size of the last checkpoint: how much more may be live by then."""
-CHECKPOINT_VERSION: Final = 8
+CHECKPOINT_VERSION: Final = 9
 _FORMAT: Final = "rankmem-checkpoint"
 _ARRAYS: Final = (
     "live", "ended", "calls", "ranges", "markers", "threads", "modules", "weights", "devices", "categories",

@@ -354,7 +354,7 @@ _EVENT: Final = {
     "stream": Slot("c"),
     "pool": Slot("d"),  # first << 32 | second
     "device_free_bytes": Slot("d"),  # of an OOM, in the pool's place
-    "stack_id": Slot("e", Value.STRING_ID),  # of an ALLOC or OOM in no call
+    "stack_id": Slot("e", Value.STRING_ID),  # of an ALLOC or OOM in no call; of a call's first ALLOC, if steps repeat
 }
 _COUNTERS: Final = {
     "allocated_bytes": Slot("a", Value.BYTES),

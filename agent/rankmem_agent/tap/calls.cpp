@@ -553,6 +553,14 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
 }
 #endif
 
+// A call's stack is written as the call ends: if the process dies before, its first block has it. That costs another
+// look at the frames, so only in a process that leaves most calls unobserved. Off every lock of an allocator a stack
+// that this thread has not met is read.
+__attribute__((noinline)) static uint32_t stack_at_first_block(ThreadState& thread, bool is_locked) noexcept {
+  if (!enabled(kStacks) || thread.caches == nullptr) return 0;
+  return is_locked ? known_stack(thread.caches->stacks) : read_stack(thread.caches->stacks);
+}
+
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
                  uint64_t stream, uint64_t pool_or_free_bytes, EventPlace place) noexcept {
   ThreadState& thread = thread_state;
@@ -570,8 +578,12 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
   Frame* frame = current_frame(thread);
   if (frame != nullptr && (frame->call_id != 0 || enabled(kCalls))) {
     if (frame->call_id == 0) begin_call(thread, *frame, now);
+    const bool is_block = action == RKM_ACTION_ALLOC;
+    if (__builtin_expect(can_be_steady(), 0) && is_block && !frame->wants_stack) {
+      event.stack_id() = stack_at_first_block(thread, device_type != RKM_DEVICETYPE_CPU || place.is_locked);
+    }
     // An OOM wants its stack more than anything.
-    if (action == RKM_ACTION_ALLOC || action == RKM_ACTION_OOM) frame->wants_stack = true;
+    if (is_block || action == RKM_ACTION_OOM) frame->wants_stack = true;
     const bool moves_counters = action != RKM_ACTION_FREE_REQUESTED && action != RKM_ACTION_FREE_COMPLETED;
     if (device_type == RKM_DEVICETYPE_CUDA && moves_counters) frame->device_mask |= 1ull << (device_index & 63);
     event.call_id = frame->call_id;

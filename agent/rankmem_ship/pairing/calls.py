@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankmem_agent.spool.layout import NO_SEQUENCE, Kind, Phase
+from rankmem_agent.spool.layout import NO_SEQUENCE, Action, Kind, Phase
 from rankmem_ship.pairing.markers import Markers
 from rankmem_ship.pairing.state import ABSENT, CALL_DTYPE, Array, joined, of_kind, rows_at
 from rankmem_ship.spool_reader.segments import named
@@ -30,7 +30,7 @@ class Calls:
     """int64, ABSENT if the call made none or has not ended; likewise sequence_last."""
     sequence_last: Array
     stack: Array
-    """Stack's string-table id, 0 for none."""
+    """Stack's string-table id, 0 for none; of a call that has not ended, that of its first block, where known."""
     end_seq: Array
     """Position of CALL_END in the log."""
     with_grad: Array
@@ -75,13 +75,14 @@ def follow_calls(
         ended_ns=np.zeros(len(table), np.int64),
         sequence_first=np.full(len(table), ABSENT),
         sequence_last=np.full(len(table), ABSENT),
-        stack=np.zeros(len(table), np.uint32),
+        stack=table["stack"].copy(),
         end_seq=np.zeros(len(table), np.int64),
         with_grad=np.zeros(len(table), np.bool_),
     )
     _set_forward(calls, of_kind(records, Kind.CALL_FORWARD))
     ends = np.flatnonzero(kind == Kind.CALL_END)
     _set_ends(calls, named(rows_at(records, ends), Kind.CALL_END), seq[ends], time_ns[ends])
+    _set_stacks_of_open(calls, records)
     return calls
 
 
@@ -101,6 +102,16 @@ def _with_begun(open_calls: Array, begins: Array, base_ns: int, annotation: Arra
     table = joined([open_calls, rows])
     _, first = np.unique(table["call_id"], return_index=True)  # sorts; the first begin of a call counts
     return rows_at(table, first)
+
+
+def _set_stacks_of_open(calls: Calls, records: Array) -> None:
+    """The stacks that first blocks bring, of the calls that go on."""
+    going_on = calls.table["call_id"][~calls.ended]
+    of_them = (records["kind"] == Kind.EVENT) & np.isin(records["call_id"], going_on)
+    events = named(rows_at(records, of_them), Kind.EVENT)
+    first = events[(events["action"] == Action.ALLOC) & (events["stack_id"] != 0)]
+    place = calls.place(first["call_id"])
+    calls.table["stack"][place] = calls.stack[place] = first["stack_id"]
 
 
 def _set_forward(calls: Calls, forwards: Array) -> None:

@@ -93,8 +93,9 @@ CALL_DTYPE: Final = np.dtype(
         ("annotation", "<u4"),  # name of the user's innermost open range on its thread; 0: none
         ("thread", "<u4"),
         ("forward_thread", "<i4"),
+        ("stack", "<u4"),  # that of its first block, where that has one; 0: not known before it ends
         ("phase", "<i2"),
-        ("spare", "V2"),
+        ("spare", "V6"),  # to 96 bytes, so that columns are aligned
     ]
 )
 """A call that began and has not ended."""
