@@ -354,7 +354,8 @@ _EVENT: Final = {
     "stream": Slot("c"),
     "pool": Slot("d"),  # first << 32 | second
     "device_free_bytes": Slot("d"),  # of an OOM, in the pool's place
-    "stack_id": Slot("e", Value.STRING_ID),  # of an ALLOC or OOM in no call; of a call's first ALLOC, if steps repeat
+    # Of an ALLOC or OOM in no call; where steps may be steady, of a call's first ALLOC as well.
+    "stack_id": Slot("e", Value.STRING_ID),
 }
 _COUNTERS: Final = {
     "allocated_bytes": Slot("a", Value.BYTES),

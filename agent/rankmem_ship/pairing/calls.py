@@ -30,7 +30,8 @@ class Calls:
     """int64, ABSENT if the call made none or has not ended; likewise sequence_last."""
     sequence_last: Array
     stack: Array
-    """Stack's string-table id, 0 for none; of a call that has not ended, that of its first block, where known."""
+    """Stack's string-table id, 0 for none; of a call that has not ended, that of its first block, where
+    known."""
     end_seq: Array
     """Position of CALL_END in the log."""
     with_grad: Array

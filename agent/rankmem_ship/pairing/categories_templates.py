@@ -15,7 +15,7 @@ import numpy as np
 from rankmem_agent.spool.layout import Category
 from rankmem_ship.pairing.batch import Batch
 from rankmem_ship.pairing.categories_rules import Source
-from rankmem_ship.pairing.state import ABSENT, Array, PairingState, indices
+from rankmem_ship.pairing.state import ABSENT, Array, PairingState, indices, rows_at
 
 
 def take_categories(due: Array, batch: Batch) -> None:
@@ -45,8 +45,7 @@ def hold_against_lives(table: Array, batch: Batch, places: Array) -> None:
         is_life = found != ABSENT
         if prefix:
             is_life &= np.append(rows["died_steps"], ABSENT)[found] != ABSENT
-        life = rows[found[is_life]]
-        own = table[at[is_life]]
+        life, own = rows_at(rows, found[is_life]), rows_at(table, at[is_life])
         same = life[f"{prefix}thread"] == own["like_thread"]
         for name in ("steps", "place"):
             same &= life[f"{prefix}{name}"] == own[f"like_{name}"]

@@ -132,15 +132,16 @@ def _verdicts(compared: Array, comparison: Comparison, confirmed: _Parts) -> tup
     ended = {(part.thread, part.step): part for part in comparison.ended}
     # A part that is not the thread's present one has ended, if without a word: the log has a hole.
     going_on = {(int(part["thread"]), int(part["step"])) for part in comparison.parts if part["is_open"]}
-    parts, of_part = np.unique(compared[["thread", "part"]], return_inverse=True)
-    like = np.full(len(parts), ABSENT)
-    is_over = np.ones(len(parts), np.bool_)
-    for at, key in enumerate(parts.tolist()):
+    stretches, lengths = _stretches(compared["thread"], compared["part"])
+    like = np.full(len(stretches), ABSENT)
+    is_over = np.ones(len(stretches), np.bool_)
+    for at, key in enumerate(stretches):
         part = ended.get(key)
         is_over[at] = part is not None or key not in going_on
         if part is not None and len(confirmed.get((key[0], part.like_step), ())) == part.num_blocks:
             like[at] = part.like_step
-    return like[of_part], like[of_part] != ABSENT, is_over[of_part]
+    like = np.repeat(like, lengths)
+    return like, like != ABSENT, np.repeat(is_over, lengths)
 
 
 def _rows(blocks: Array, compared: Array) -> Array:
@@ -232,10 +233,21 @@ def _threads_apart(parts: Array) -> Array:
 
 def _in_places(confirmed: _Parts, threads: Array, steps: Array, places: Array) -> tuple[Array, Array]:
     """TEMPLATE_DTYPE, the rows in these places, and whether there is one."""
-    rows, is_found = np.zeros(len(places), TEMPLATE_DTYPE), np.zeros(len(places), np.bool_)
-    for thread, step in set(zip(threads.tolist(), steps.tolist(), strict=True)):
-        template = confirmed.get((thread, step), rows[:0])
-        asked = np.flatnonzero((threads == thread) & (steps == step) & (places <= len(template)))
-        rows[asked] = template[places[asked].astype(np.int64) - 1]
-        is_found[asked] = True
-    return rows, is_found
+    stretches, lengths = _stretches(threads, steps)
+    used = {key: confirmed[key] for key in stretches if key in confirmed}
+    if not used:
+        return np.zeros(len(places), TEMPLATE_DTYPE), np.zeros(len(places), np.bool_)
+    num_rows = [len(rows) for rows in used.values()]
+    begins = dict(zip(used, np.cumsum([0, *num_rows[:-1]]).tolist(), strict=True))
+    begin = np.repeat([begins.get(key, 0) for key in stretches], lengths)
+    is_found = places <= np.repeat([len(used.get(key, ())) for key in stretches], lengths)
+    is_found &= places > 0
+    return rows_at(joined(list(used.values())), np.where(is_found, begin + places - 1, 0)), is_found
+
+
+def _stretches(threads: Array, steps: Array) -> tuple[list[tuple[int, int]], Array]:
+    """Thread and step of each stretch of rows that have the same, and how many rows it has."""
+    is_other = (threads[1:] != threads[:-1]) | (steps[1:] != steps[:-1])
+    begins = np.flatnonzero(np.append(len(threads) > 0, is_other))
+    lengths = np.diff(np.append(begins, len(threads)))
+    return list(zip(threads[begins].tolist(), steps[begins].tolist(), strict=True)), lengths
