@@ -118,6 +118,8 @@ def made_window(blocks: int) -> Window:
         phase=phase,
         line=[None] * blocks,
         forward_line=[None] * blocks,
+        function=[None] * blocks,
+        forward_function=[None] * blocks,
         recomputed=[False] * blocks,
         stream=[None] * blocks,
         pool=[None] * blocks,

@@ -31,7 +31,8 @@ def ways(rows: Iterable[Row]) -> tuple[Variant, Variant, Variant]:
     window = Window(
         place=PLACE, size=SIZE, begin=0, end=99, born=np.array(born), died=np.array(died),
         bytes=np.array(mib) * MIB, category=category, operator=operator, module=nothing, phase=phase,
-        line=nothing, forward_line=nothing, recomputed=[False] * len(born), stream=nothing, pool=nothing,
+        line=nothing, forward_line=nothing, function=nothing, forward_function=nothing,
+        recomputed=[False] * len(born), stream=nothing, pool=nothing,
     )  # fmt: skip
     told, most, least = variants(window, window.bytes)
     return told, most, least

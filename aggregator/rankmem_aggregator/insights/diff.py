@@ -8,7 +8,7 @@ numbers, which move with every edit. Reserved bytes depend on what was freed bef
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +18,9 @@ import pyarrow as pa
 from rankmem_aggregator.insights import diff_text as words
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
 from rankmem_aggregator.insights.compare import Compared, Judged, Side, compared, equal_input, some_steps
-from rankmem_aggregator.insights.moved import Part, paired
+from rankmem_aggregator.insights.moved import Pair, Part, paired
 from rankmem_aggregator.insights.reading import CannotTell
+from rankmem_aggregator.insights.renamed_classes import Code, Made, classes_of, renamed
 from rankmem_aggregator.quantity_text import counted
 from rankmem_protos.devices import by_weight
 
@@ -60,7 +61,7 @@ SCHEMA: Final = pa.schema(
 """The rows of the answer, of the rank that changed most for the worse. what: peak (of a step), held (at the
 step's end), allocated (in it), reserved (the highest of the session), or part: the blocks at the peak that
 share category, file, function, operator and module, and of base those that were these before they moved.
-moved_from: the file or function in base, where it is another one; share: of base_bytes; limit_bytes: from
+moved_from: the file, function or module in base, where it is another one; share: of base_bytes; limit_bytes: from
 which on it counts; verdict: worse, same, better, unclear (beyond a limit of the user's, but within the
 error); NULL where none is given."""
 
@@ -343,7 +344,7 @@ def _parts(
         return [], []
     nothing = [np.zeros(len(steps.rows)) for steps in some]
     found = []
-    pairs = paired(*held)
+    pairs = _pairs((base, head), held, some)
     for pair in pairs:
         own = sum((held[0][part] for part in pair.base), nothing[0])
         other = sum((held[1][part] for part in pair.head), nothing[1])
@@ -353,6 +354,24 @@ def _parts(
     found.sort(key=lambda row: (-abs(row["difference_bytes"]), str(row)))
     place = {"what": "part", "rank": of_base.rows[0]["rank"], "device": of_base.rows[0]["device"]}
     return [place | row for row in found[:PARTS_MAX]], words.moved(pairs)
+
+
+def _pairs(sides: Sequence[Recorded], held: Sequence[dict[Part, Any]], steps: Sequence[Steps]) -> list[Pair]:
+    """The parts of base and head, in pairs; classes are asked for where something is on one side alone."""
+    own, other = held
+    if own.keys() <= other.keys() or other.keys() <= own.keys():
+        return paired(own, other)
+    base, head = (_code(*each) for each in zip(sides, held, steps, strict=True))
+    return paired(own, other, renamed(base, head))
+
+
+def _code(side: Recorded, held: Iterable[Part], steps: Steps) -> Code:
+    """What names the code of a side: its modules' classes, and what made its parts and a step's blocks."""
+    step = steps.rows[-1]
+    place = {name: step[name] for name in ("attempt", "rank")}
+    rows = side.ask("code_of_step", session=side.session_id, **place, step=step["step"]).to_pylist()
+    made = {Made(**row) for row in rows} | {part.made() for part in held}
+    return Code(classes=classes_of(side.ask, side.session_id, **place), made=made)
 
 
 def _held(side: Recorded, steps: Steps) -> dict[Part, Any]:

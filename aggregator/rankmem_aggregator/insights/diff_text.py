@@ -92,18 +92,27 @@ def no_overlap(rank: int, base: Any, head: Any) -> str:
 
 
 def moved(pairs: Sequence[Pair]) -> list[str]:
-    """What has other names in head, each once: ``train.py -> src/train.py``."""
+    """What has other names in head, each once: ``train.py -> src/train.py``, ``class Net -> Model``."""
     found: dict[str, None] = {}
     for pair in pairs:
-        if pair.is_moved:
-            part, before = pair.name(), pair.moved_from() or "unknown"
-            is_file = {each.file for each in pair.base} != {each.file for each in pair.head}
-            now = (part.file if is_file else part.function) or "unknown"
-            unclear = ""
-            if pair.is_ambiguous:
-                unclear = f" (several {part.function}; it is not known which is which)"
-            found[f"{before} -> {now}{unclear}"] = None
+        unclear = f" (several {pair.name().function}; it is not known which is which)" if pair.is_ambiguous else ""
+        found.update(dict.fromkeys(f"{before} -> {now}{unclear}" for before, now in pair.moves()))
     return list(found)
+
+
+def same_text(moves: Sequence[str]) -> str:
+    """What was taken for the same under another name, and by what that was told.
+
+    Args:
+        moves: as :func:`moved` has them, one at least.
+    """
+    more = f" and {len(moves) - MOVES_MAX} more" if len(moves) > MOVES_MAX else ""
+    of_classes = any(each.startswith("class ") for each in moves)
+    classes = "; classes by where their modules are and by the operators of their code" if of_classes else ""
+    return (
+        f"taken for the same, moved or renamed: {', '.join(moves[:MOVES_MAX])}{more}; told by category, "
+        f"operator and module, and by the function or the file{classes}"
+    )
 
 
 def notes(figures: Mapping[str, Any]) -> list[str]:
@@ -113,13 +122,8 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     unknown = max(figures["base_steps_unknown"], figures["head_steps_unknown"])
     if unknown:
         found.append(f"left out {counted(unknown, 'step')} whose input is not recorded")
-    own = figures["moved"]
-    if own:
-        more = f" and {len(own) - MOVES_MAX} more" if len(own) > MOVES_MAX else ""
-        found.append(
-            f"taken for the same, moved or renamed: {', '.join(own[:MOVES_MAX])}{more}; told by category, "
-            "operator and module, and by the function or the file"
-        )
+    if figures["moved"]:
+        found.append(same_text(figures["moved"]))
     return found
 
 

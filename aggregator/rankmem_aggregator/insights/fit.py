@@ -25,6 +25,7 @@ from rankmem_aggregator.insights.fit_sizes import Wanted, read_sizes, wanted_of
 from rankmem_aggregator.insights.laws import Law
 from rankmem_aggregator.insights.reading import CannotTell, read_trace
 from rankmem_aggregator.insights.replays import check
+from rankmem_aggregator.insights.same_code import with_first_names
 from rankmem_aggregator.insights.settings import Settings
 from rankmem_aggregator.insights.windows import Place, place_of
 from rankmem_protos.devices import HOST_MEMORY
@@ -88,7 +89,7 @@ def fit_of(sources: Sequence[tuple[Ask, str]], request: Request) -> Answer:
             for ask, each in sources
         ]
         recorded = read_sizes(places, request.recorded, request.what)
-        fitted = Fitted(recorded, request.what)
+        fitted = Fitted(with_first_names(recorded, [ask for ask, _ in places]), request.what)
         wanted = wanted_of(request.wanted or DEFAULT_WANTED, recorded)
         fitted.refuse(wanted)
         device = _device(places[0][0], places[0][1], request)
@@ -148,7 +149,7 @@ def _answer(
         question="fit",
         session_id=session_id,
         verdict="finding" if request.wanted and does_not else "fine",
-        certainty="suspected" if device.as_cuda or device.not_replayed else "predicted",
+        certainty="suspected" if device.as_cuda or device.not_replayed or fitted.same.is_edited else "predicted",
         sentence=text.sentence(place.name, first, figures, rows),
         error=text.error(below, above, len(fitted.recorded), as_cuda=device.as_cuda),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
@@ -182,6 +183,8 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         "total_bytes": device.total_bytes,
         "usable_bytes": device.usable_bytes,
         "not_replayed": device.not_replayed,
+        "moved": list(fitted.same.moved),
+        "is_edited": fitted.same.is_edited,
         "has_workspaces": device.as_cuda,
         "foreach_bytes": int(model.window.bytes[stepped_alone(model.window)].sum())
         if device.as_cuda

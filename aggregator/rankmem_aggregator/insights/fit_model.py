@@ -16,6 +16,7 @@ from rankmem_aggregator.insights.capacity import reserved_and_needed, runs_in
 from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
 from rankmem_aggregator.insights.laws import Model, of_one, of_two
 from rankmem_aggregator.insights.reading import CannotTell
+from rankmem_aggregator.insights.same_code import SameCode
 from rankmem_aggregator.insights.settings import Settings
 from rankmem_aggregator.insights.windows import refuse_without_phases
 
@@ -35,8 +36,9 @@ STEPS_OF_TIMES: Final = 20
 class Fitted:
     """The models of the recorded sizes, and what they say of others."""
 
-    def __init__(self, recorded: Sequence[Recorded], what: str) -> None:
-        self.recorded = recorded
+    def __init__(self, same: SameCode, what: str) -> None:
+        self.same = same
+        self.recorded = same.recorded
         self.what = what
         self._models: dict[tuple[float, float], Model] = {}
         self.below, self.above = self._bounds()
@@ -64,7 +66,7 @@ class Fitted:
     def refuse(self, wanted: Sequence[Wanted]) -> None:
         """Raises CannotTell where the recorded sizes do not carry what is asked."""
         for one in self.recorded if len(self.recorded) > 1 else ():
-            self.model(one.size).refuse()
+            self.model(one.size).refuse(self.what, self.same.unclear)
         if len(self.recorded) > 1:
             return
         refuse_without_phases(self.recorded[0].window)

@@ -40,6 +40,8 @@ class Recorded:
     """The batch or length, by what the user says or by the recorded shapes; None: neither says it."""
     input_bytes: int
     """Of its input."""
+    source: int = 0
+    """Place of its recording among those that were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +108,10 @@ def read_sizes(
     """
     all_steps = [(ask, place, step_sizes(ask, place)) for ask, place in sources]
     size_of = size_by(step for _, _, steps in all_steps for step in steps)
-    found: dict[int, tuple[Ask, Place, StepSize]] = {}
-    for ask, place, steps in all_steps:
+    found: dict[int, tuple[int, StepSize]] = {}
+    for source, (_, _, steps) in enumerate(all_steps):
         for step in steady(steps, size_of):
-            found.setdefault(size_of(step) or 0, (ask, place, step))
+            found.setdefault(size_of(step) or 0, (source, step))
     if not found:
         raise CannotTell(
             "no two steps in a row have inputs of the same size, so none is steady: record two steps of "
@@ -125,17 +127,18 @@ def read_sizes(
         _check_numbers(sizes, numbers)
     elif len(sizes) > 1 and sizes[0] == 0:
         raise CannotTell("steps without blocks of category input cannot be compared: say --recorded A,B")
-    own = numbers or numbers_of([_inputs(all_steps, size_of, found[size][2], size) for size in sizes], what)
+    own = numbers or numbers_of([_inputs(all_steps, size_of, found[size][1], size) for size in sizes], what)
     recorded = []
     for place_of_size in _spread(len(sizes)):
-        ask, place, step = found[sizes[place_of_size]]
+        source, step = found[sizes[place_of_size]]
         number = own[place_of_size] if own else None
         recorded.append(
             Recorded(
-                window=read_window(ask, place, step),
+                window=read_window(*sources[source], step),
                 size=number or sizes[place_of_size] or 1,
                 number=number,
                 input_bytes=sizes[place_of_size],
+                source=source,
             )
         )
     return recorded

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rankmem_aggregator.insights.diff_text import same_text
 from rankmem_aggregator.insights.fragmentation_text import differs
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.replays import Check
@@ -109,7 +110,7 @@ def notes(figures: Figures, largest: Row) -> tuple[str, ...]:
         figures: those of the answer.
         largest: the row of its largest size.
     """
-    found = [_from(figures), *_capacity(figures)]
+    found = [_from(figures), *_same_code(figures), *_capacity(figures)]
     if figures["num_sizes"] == 1 and largest["needed_bytes"] is not None:
         found.append(
             "needs and reserved are upper bounds, too: a block predicted to exceed 1 MiB takes a segment of "
@@ -148,6 +149,19 @@ def _from(figures: Figures) -> str:
     }
     parts = ", ".join(f"{name} {shares[law]:.0%}" for law, name in names.items() if shares[law] >= 0.005)
     return f"{source}; of the peak {parts}"
+
+
+def _same_code(figures: Figures) -> list[str]:
+    """What other recordings call otherwise."""
+    found = []
+    if figures["moved"]:
+        found.append(f"{same_text(figures['moved'])}; the names of other recordings come first")
+    if figures["is_edited"]:
+        found.append(
+            "lines have other numbers in other recordings, so blocks are told apart by functions and their "
+            "order alone: if the code does anything else there, this is wrong"
+        )
+    return found
 
 
 def _capacity(figures: Figures) -> list[str]:

@@ -50,8 +50,8 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     "fit": _figures(
         "attempt rank num_sizes num_blocks num_matched total_bytes usable_bytes largest_size "
         "largest_surely_size foreach_bytes",
-        "what device as_device not_replayed", "has_workspaces", below_share=pa.float64(),
-        above_share=pa.float64(), largest_times=pa.float64(), largest_surely_times=pa.float64(),
+        "what device as_device not_replayed", "has_workspaces is_edited", moved=_TEXTS,
+        below_share=pa.float64(), above_share=pa.float64(), largest_times=pa.float64(), largest_surely_times=pa.float64(),
         recorded_sizes=_INTS, recorded_input_bytes=_INTS, recorded_steps=_INTS,
         shares_at_peak=pa.map_(pa.string(), pa.float64()),
     ),

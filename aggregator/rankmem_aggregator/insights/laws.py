@@ -8,6 +8,7 @@ functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -17,13 +18,17 @@ import numpy as np
 from rankmem_aggregator.insights.align import aligned
 from rankmem_aggregator.insights.lives import Array
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.windows import Window, as_large_as_parameters, is_of_model
+from rankmem_aggregator.insights.windows import Window, are_parameters, as_large_as_parameters, is_of_model
 
 MATCHED_LEAST: Final = 0.98
 """Of the blocks of either step have one of the other; with fewer the programs differ."""
 ODD_SHARE_MAX: Final = 0.05
 """Of the bytes made in the step may grow in no way that has a name; with more the programs differ, as one
 with autocast does from one without."""
+UNCLEAR_MAX: Final = 3
+"""Names of code that could be several, in a reason."""
+RESIZED_SHARE_MAX: Final = 0.05
+"""Of the parameters' bytes may belong to parameters that have other sizes at another batch."""
 LINE_WITHIN: Final = 0.1
 """So far from 1 is the exponent of a line with a small constant, such as length + 1."""
 SQUARE_WITHIN: Final = 0.15
@@ -83,13 +88,32 @@ class Model:
         sizes = np.where(as_large_as_parameters(self.window), self.window.bytes, self.sizes_at(size))
         return self.window.peak(sizes)[0]
 
-    def refuse(self) -> None:
-        """Raises CannotTell where the two steps are not the same program at two sizes."""
+    @property
+    def resized_share(self) -> float:
+        """Of the parameters' bytes, those of parameters that have others in the other step."""
+        parameters = are_parameters(self.window)
+        whole = int(self.window.bytes[parameters].sum())
+        return float(self.window.bytes[parameters & (self.law != Law.CONSTANT)].sum() / max(whole, 1))
+
+    def refuse(self, what: str, unclear: Sequence[str] = ()) -> None:
+        """Raises CannotTell where the two steps are not the same program at two sizes.
+
+        Args:
+            what: batch or length; with the length parameters may grow, such as those of positions.
+            unclear: names of code that could be that of several others, for the reason.
+        """
         if self.matched < MATCHED_LEAST:
+            which = f"; {', '.join(unclear[:UNCLEAR_MAX])}" if unclear else ""
             raise CannotTell(
                 f"of the blocks of the steps compared only {self.matched:.1%} are the same in both, at least "
                 f"{MATCHED_LEAST:.0%} are needed: they did not run the same program, or blocks pile up from "
-                "step to step (rankmem leaks)"
+                f"step to step (rankmem leaks){which}"
+            )
+        if what == "batch" and self.resized_share > RESIZED_SHARE_MAX:
+            raise CannotTell(
+                f"{self.resized_share:.0%} of the parameters' bytes belong to parameters of other sizes in the "
+                "other step, and no parameter follows the batch: the models differ, or over how many ranks "
+                "they are sharded"
             )
         if self.odd_share > ODD_SHARE_MAX:
             raise CannotTell(

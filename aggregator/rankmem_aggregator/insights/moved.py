@@ -1,17 +1,23 @@
-"""Which code of a side is which of the other, where files or functions were renamed.
+"""Which code of a side is which of the other, where files, functions or classes were renamed.
 
-Stage: query; pure functions. In: on each side the names of what holds bytes. Out: :class:`Pair`, in each the
-names that are one thing; every name is in one pair. Names that are on both sides are the same. Of the others
-those are paired that differ in the file alone, first where the files' own names agree, then those that differ
-in the function alone. Several that could be each other are in one pair: their sum is right whichever it is.
+Stage: query; pure functions. In: on each side the names of what holds bytes, and which classes of modules
+were renamed (:mod:`renamed_classes`). Out: :class:`Pair`, in each the names that are one thing; every name is
+in one pair. Names that are on both sides are the same, those of renamed classes by their names in head. Of
+the others those are paired that differ in the file alone, first where the files' own names agree, then those
+that differ in the function alone. Several that could be each other are in one pair: their sum is right
+whichever it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from rankmem_aggregator.insights.renamed_classes import Made, Renamed
+
+NOT_RENAMED: Final = Renamed()
 
 
 class Part(NamedTuple):
@@ -23,6 +29,14 @@ class Part(NamedTuple):
     operator: str | None
     module: str | None
 
+    def made(self) -> Made:
+        """What made the blocks."""
+        return Made(self.function, self.operator, self.module)
+
+    def called(self, renamed: Renamed) -> Part:
+        """The names of base as head has them, where classes of modules were renamed."""
+        return self._replace(function=renamed.function(self.function), module=renamed.module(self.module))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
@@ -30,6 +44,7 @@ class Pair:
 
     base: tuple[Part, ...] = ()
     head: tuple[Part, ...] = ()
+    renamed: Renamed = NOT_RENAMED
 
     @property
     def is_moved(self) -> bool:
@@ -47,28 +62,50 @@ class Pair:
         return own[0]._replace(file=_listed(part.file for part in own))
 
     def moved_from(self) -> str | None:
-        """The places in base where they are others: files, and functions where these differ."""
+        """The places in base where they are others: files and functions; modules where these are the same."""
         if not self.is_moved:
             return None
-        files = {part.file for part in self.base} != {part.file for part in self.head}
-        functions = {part.function for part in self.base} != {part.function for part in self.head}
-        places = (
-            _listed(part.file for part in self.base) if files else None,
-            _listed(part.function for part in self.base) if functions else None,
-        )
-        return " ".join(filter(None, places)) or None
+        found = [_listed(before) for before, _ in self._differ(self.base, ("file", "function"))]
+        found = found or [_listed(before) for before, _ in self._differ(self.base, ("module",))]
+        return " ".join(filter(None, found)) or None
+
+    def moves(self) -> list[tuple[str, str]]:
+        """Before and now: the classes that head calls otherwise, the file or function where that is more."""
+        if not self.is_moved:
+            return []
+        classes = [
+            (f"class {each}", self.renamed.classes[each])
+            for part in self.base
+            for each in self.renamed.used_by(part.made())
+        ]
+        places = self._differ([part.called(self.renamed) for part in self.base], ("file", "function"))
+        return [
+            *dict.fromkeys(classes),
+            *((_listed(before) or "unknown", _listed(now) or "unknown") for before, now in places),
+        ]
+
+    def _differ(self, base: Sequence[Part], names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
+        """The names of these kinds that are others in head, before and now."""
+        both = [[[getattr(part, name) for part in side] for side in (base, self.head)] for name in names]
+        return [(before, now) for before, now in both if set(before) != set(now)]
 
 
-def paired(base: Iterable[Part], head: Iterable[Part]) -> list[Pair]:
-    """The names of both sides, in pairs."""
+def paired(base: Iterable[Part], head: Iterable[Part], renamed: Renamed = NOT_RENAMED) -> list[Pair]:
+    """The names of both sides, in pairs.
+
+    Args:
+        renamed: the classes of modules that head calls otherwise.
+    """
     of_head = dict.fromkeys(head)
-    gone = [part for part in base if part not in of_head]
-    same = [part for part in base if part in of_head]
-    known = set(same)
+    called = {part: part.called(renamed) for part in base}
+    gone = [part for part in called if called[part] not in of_head]
+    same = [part for part in called if called[part] in of_head]
+    known = {called[part] for part in same}
     new = [part for part in of_head if part not in known]
-    pairs = [Pair(base=(part,), head=(part,)) for part in same]
+    pairs = [Pair(base=(part,), head=(called[part],), renamed=renamed) for part in same]
     for alike, at_most in _WAYS:
-        found = _alike(gone, new, alike, at_most)
+        sides = {part: alike(called[part]) for part in gone}, {part: alike(part) for part in new}
+        found = [Pair(base=own, head=other, renamed=renamed) for own, other in _alike(*sides, at_most)]
         pairs += found
         gone = [part for part in gone if not any(part in pair.base for pair in found)]
         new = [part for part in new if not any(part in pair.head for pair in found)]
@@ -76,14 +113,14 @@ def paired(base: Iterable[Part], head: Iterable[Part]) -> list[Pair]:
 
 
 def _alike(
-    gone: list[Part], new: list[Part], alike: Callable[[Part], Hashable], at_most: int | None
-) -> list[Pair]:
+    gone: Mapping[Part, Hashable], new: Mapping[Part, Hashable], at_most: int | None
+) -> list[tuple[tuple[Part, ...], tuple[Part, ...]]]:
     groups: dict[Hashable, tuple[list[Part], list[Part]]] = {}
     for place, parts in enumerate((gone, new)):
-        for part in parts:
-            groups.setdefault(alike(part), ([], []))[place].append(part)
+        for part, key in parts.items():
+            groups.setdefault(key, ([], []))[place].append(part)
     return [
-        Pair(base=tuple(own), head=tuple(other))
+        (tuple(own), tuple(other))
         for own, other in groups.values()
         if own and other and (at_most is None or max(len(own), len(other)) <= at_most)
     ]

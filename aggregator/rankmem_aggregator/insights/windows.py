@@ -91,6 +91,10 @@ class Window:
     phase: list[str | None]
     line: list[str | None]
     forward_line: list[str | None]
+    function: list[str | None]
+    """Of the line."""
+    forward_function: list[str | None]
+    """Of the forward line."""
     recomputed: list[bool]
     stream: list[int | None]
     pool: list[str | None]
@@ -215,6 +219,8 @@ def _window(rows: pa.Table, place: Place, size: StepSize, begin: int) -> Window:
         "phase",
         "line",
         "forward_line",
+        "function",
+        "forward_function",
         "recomputed",
         "stream",
         "pool",

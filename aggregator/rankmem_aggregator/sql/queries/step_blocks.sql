@@ -12,6 +12,7 @@
 --   bytes: requested
 --   line: of the project, nearest to the operator that made the block
 --   forward_line: of a block of backward that of the forward call
+--   function, forward_function: those of these lines
 -- Scatter: none
 SELECT
     b.allocation_id,
@@ -23,6 +24,8 @@ SELECT
     b.phase,
     l.line,
     f.line AS forward_line,
+    l.function,
+    f.function AS forward_function,
     coalesce(b.recomputed, false) AS recomputed,
     b.stream,
     b.pool

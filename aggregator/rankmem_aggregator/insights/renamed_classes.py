@@ -1,0 +1,165 @@
+"""Which classes of modules of a side are those of the other under another name.
+
+Stage: query; pure functions but for :func:`classes_of`. In: of each side the modules with their classes, and which code made blocks.
+Out: :class:`Renamed`, which gives the names of one side as the other has them.
+
+A class is taken for another one if neither is on both sides, the modules of one are those of the other
+wherever both sides have a module, the names of what is in them and the operators of their code are the same,
+or more on one side, and no other class could be it. What only stands in the same place (another norm, another
+attention) has other operators, and stays what it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rankmem_aggregator.insights.answer import Ask
+
+
+class Made(NamedTuple):
+    """What made a block: the function of the project, the operator, the module's path."""
+
+    function: str | None
+    operator: str | None
+    module: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What names the code of a side."""
+
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """By a module's path its class."""
+    made: Collection[Made] = ()
+    """What made the blocks that are compared, and those of a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renamed:
+    """Names of base as head has them."""
+
+    classes: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a class in base its name in head."""
+    of_base: Mapping[str, str] = field(default_factory=dict)
+    """By a module's path in base its class."""
+
+    def function(self, name: str | None) -> str | None:
+        """A function's qualified name: of a method with its class's name in head."""
+        if name is None or not any(each in name for each in self.classes):
+            return name
+        *around, own = name.split(".")
+        return ".".join([*(self.classes.get(part, part) for part in around), own])
+
+    def module(self, path: str | None) -> str | None:
+        """A module's path: a root, and what is made within a forward, is called by its class."""
+        if path is None or not any(name in path for name in self.classes):
+            return path
+        parts = path.split(".")
+        found = []
+        for place, part in enumerate(parts):
+            name, mark, number = part.partition("#")
+            is_class = self.of_base.get(".".join(parts[: place + 1])) == name
+            found.append(f"{self.classes.get(name, name)}{mark}{number}" if is_class else part)
+        return ".".join(found)
+
+    def used_by(self, made: Made) -> list[str]:
+        """The classes, as base calls them, whose names are other ones in what names a block."""
+        own = Made(self.function(made.function), made.operator, self.module(made.module))
+        parts = [*(made.function or "").split("."), *(made.module or "").replace("#", ".").split(".")]
+        return [each for each in dict.fromkeys(parts) if each in self.classes] if own != made else []
+
+
+def classes_of(ask: Ask, session_id: str, *, attempt: int, rank: int) -> dict[str, str]:
+    """By path the classes of a rank's modules, as far as they ran.
+
+    Args:
+        ask: asks a named query.
+        session_id: full id.
+        attempt, rank: whose.
+    """
+    rows = ask("module_classes", session=session_id, attempt=attempt, rank=rank).to_pylist()
+    return {row["module"]: row["class"] for row in rows}
+
+
+def renamed(base: Code, head: Code) -> Renamed:
+    """The classes of base that head has under other names."""
+    gone = _alone(base, head)
+    new = _alone(head, base)
+    found = Renamed(of_base=base.classes)
+    while True:
+        # What one class is called tells where the modules of others are: until nothing more is found.
+        known = set(found.classes.values())
+        possible = [
+            (one, other)
+            for one, other in _in_one_place(base, head, found)
+            if one in gone - found.classes.keys() and other in new - known
+            if _is_same(base, head, found, one, other)
+        ]
+        sure = {
+            one: other
+            for one, other in possible
+            if sum(one == each for each, _ in possible) == 1 == sum(other == each for _, each in possible)
+        }
+        if not sure:
+            return found
+        found = Renamed(classes={**found.classes, **sure}, of_base=base.classes)
+
+
+def _alone(side: Code, other: Code) -> set[str]:
+    """The classes of a side's modules that the other has neither among its modules nor in its functions."""
+    known = set(other.classes.values())
+    known.update(part for made in other.made for part in (made.function or "").split(".")[:-1])
+    return set(side.classes.values()) - known
+
+
+def _in_one_place(base: Code, head: Code, known: Renamed) -> set[tuple[str, str]]:
+    """Classes of base and head that are in the same place, or both in one that is called by its class."""
+    found = {
+        (name, head.classes[path])
+        for path, name in ((known.module(each) or "", name) for each, name in base.classes.items())
+        if path in head.classes
+    }
+    named = [
+        {name for path, name in side.classes.items() if path.rpartition(".")[2].partition("#")[0] == name}
+        for side in (base, head)
+    ]
+    return found | set(itertools.product(*named))
+
+
+def _is_same(base: Code, head: Code, known: Renamed, one: str, other: str) -> bool:
+    """Whether a class of base and one of head are in the same places and have the same code."""
+    names = Renamed(classes={**known.classes, one: other}, of_base=base.classes)
+    before = {names.module(path) or "": names.classes.get(name, name) for path, name in base.classes.items()}
+    after = head.classes
+    own = {path for path, name in before.items() if name == other}
+    now = {path for path, name in after.items() if name == other}
+    both = own & now
+    if not both or (own & after.keys()) != both or (now & before.keys()) != both:
+        return False
+    parts = _parts(before, both), _parts(after, both)
+    code = _code(base, names, before, other), _code(head, Renamed(), after, other)
+    return (parts == (set(), set()) or _holds(*parts)) and _holds(*code)
+
+
+def _parts(classes: Mapping[str, str], of: Collection[str]) -> set[tuple[str, str]]:
+    """Names of what lies directly within some modules, with the module that it is in."""
+    split = (path.rpartition(".") for path in classes)
+    return {(around, own) for around, dot, own in split if dot and around in of}
+
+
+def _code(side: Code, names: Renamed, classes: Mapping[str, str], name: str) -> set[tuple[str, str]]:
+    """Function and operator of what made blocks in a class's modules or methods, by names of head."""
+    found = set()
+    for made in side.made:
+        function, module = names.function(made.function) or "", names.module(made.module) or ""
+        if classes.get(module) == name or name in function.split(".")[:-1]:
+            found.add((function, made.operator or ""))
+    return found
+
+
+def _holds(one: set[tuple[str, str]], other: set[tuple[str, str]]) -> bool:
+    """Whether both have something, and one of them all that the other has."""
+    return bool(one & other) and (one <= other or other <= one)
