@@ -1,4 +1,4 @@
-"""Classes of modules that have another name on the other side, and those that only stand in the same place."""
+"""Classes of modules with another name on the other side, and those that only stand in the same place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from rankmem_aggregator.insights.diff_text import moved
 from rankmem_aggregator.insights.moved import Part, paired
 from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed
 
-NET = {"Net": "Net", "layers.0": "Block", "layers.0.up": "Linear", "layers.1": "Block", "layers.1.up": "Linear"}
+NET = {
+    "Net": "Net",
+    "layers.0": "Block",
+    "layers.0.up": "Linear",
+    "layers.1": "Block",
+    "layers.1.up": "Linear",
+}
 NET_MADE = [
     Made("Net.forward", "aten::mul", "Net"),
     Made("Net.__init__", "aten::empty", None),
@@ -70,9 +76,9 @@ def test_a_class_of_another_name_is_the_same(
         )
     found = renamed(Code(classes=classes, made=made), head)
     assert found.classes == names
-    assert {Made(found.function(each.function), each.operator, found.module(each.module)) for each in made} == set(
-        head.made
-    )
+    assert {
+        Made(found.function(each.function), each.operator, found.module(each.module)) for each in made
+    } == set(head.made)
     assert renamed(head, Code(classes=classes, made=made)).classes == {new: old for old, new in names.items()}
 
 
@@ -144,7 +150,8 @@ NAMES = Renamed(classes={"Net": "Model"}, of_base={"Net": "Net"})
 @pytest.mark.parametrize(
     ("base", "head", "told"),
     [
-        ([MUL], [MUL._replace(function="Model.forward", module="Model")], [("Net.forward", ["class Net -> Model"])]),
+        ([MUL], [MUL._replace(function="Model.forward", module="Model")],
+         [("Net.forward", ["class Net -> Model"])]),
         # A library's or the program's own code in a root of that class.
         ([OUTER], [OUTER._replace(module="Model")], [("Net", ["class Net -> Model"])]),
         ([MUL], [MUL._replace(file="src/model.py", function="Model.forward", module="Model")],

@@ -61,8 +61,8 @@ SCHEMA: Final = pa.schema(
 """The rows of the answer, of the rank that changed most for the worse. what: peak (of a step), held (at the
 step's end), allocated (in it), reserved (the highest of the session), or part: the blocks at the peak that
 share category, file, function, operator and module, and of base those that were these before they moved.
-moved_from: the file, function or module in base, where it is another one; share: of base_bytes; limit_bytes: from
-which on it counts; verdict: worse, same, better, unclear (beyond a limit of the user's, but within the
+moved_from: the file, function or module in base, where it is another one; share: of base_bytes; limit_bytes:
+from which on it counts; verdict: worse, same, better, unclear (beyond a limit of the user's, but within the
 error); NULL where none is given."""
 
 

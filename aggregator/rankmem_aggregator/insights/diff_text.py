@@ -95,7 +95,9 @@ def moved(pairs: Sequence[Pair]) -> list[str]:
     """What has other names in head, each once: ``train.py -> src/train.py``, ``class Net -> Model``."""
     found: dict[str, None] = {}
     for pair in pairs:
-        unclear = f" (several {pair.name().function}; it is not known which is which)" if pair.is_ambiguous else ""
+        unclear = (
+            f" (several {pair.name().function}; it is not known which is which)" if pair.is_ambiguous else ""
+        )
         found.update(dict.fromkeys(f"{before} -> {now}{unclear}" for before, now in pair.moves()))
     return list(found)
 

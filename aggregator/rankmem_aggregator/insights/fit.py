@@ -149,7 +149,9 @@ def _answer(
         question="fit",
         session_id=session_id,
         verdict="finding" if request.wanted and does_not else "fine",
-        certainty="suspected" if device.as_cuda or device.not_replayed or fitted.same.is_edited else "predicted",
+        certainty="suspected"
+        if device.as_cuda or device.not_replayed or fitted.same.is_edited
+        else "predicted",
         sentence=text.sentence(place.name, first, figures, rows),
         error=text.error(below, above, len(fitted.recorded), as_cuda=device.as_cuda),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),

@@ -51,9 +51,9 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         "attempt rank num_sizes num_blocks num_matched total_bytes usable_bytes largest_size "
         "largest_surely_size foreach_bytes",
         "what device as_device not_replayed", "has_workspaces is_edited", moved=_TEXTS,
-        below_share=pa.float64(), above_share=pa.float64(), largest_times=pa.float64(), largest_surely_times=pa.float64(),
-        recorded_sizes=_INTS, recorded_input_bytes=_INTS, recorded_steps=_INTS,
-        shares_at_peak=pa.map_(pa.string(), pa.float64()),
+        below_share=pa.float64(), above_share=pa.float64(), largest_times=pa.float64(),
+        largest_surely_times=pa.float64(), recorded_sizes=_INTS, recorded_input_bytes=_INTS,
+        recorded_steps=_INTS, shares_at_peak=pa.map_(pa.string(), pa.float64()),
     ),
     "fragmentation": _figures(
         "attempt rank recorded_reserved_peak_bytes live_peak_bytes needed_bytes needed_within_bytes "

@@ -111,9 +111,9 @@ class Model:
             )
         if what == "batch" and self.resized_share > RESIZED_SHARE_MAX:
             raise CannotTell(
-                f"{self.resized_share:.0%} of the parameters' bytes belong to parameters of other sizes in the "
-                "other step, and no parameter follows the batch: the models differ, or over how many ranks "
-                "they are sharded"
+                f"{self.resized_share:.0%} of the parameters' bytes belong to parameters of other sizes in "
+                "the other step, and no parameter follows the batch: the models differ, or over how many "
+                "ranks they are sharded"
             )
         if self.odd_share > ODD_SHARE_MAX:
             raise CannotTell(

@@ -1,7 +1,7 @@
 """Which classes of modules of a side are those of the other under another name.
 
-Stage: query; pure functions but for :func:`classes_of`. In: of each side the modules with their classes, and which code made blocks.
-Out: :class:`Renamed`, which gives the names of one side as the other has them.
+Stage: query; pure functions but for :func:`classes_of`. In: of each side the modules with their classes, and
+which code made blocks. Out: :class:`Renamed`, which gives the names of one side as the other has them.
 
 A class is taken for another one if neither is on both sides, the modules of one are those of the other
 wherever both sides have a module, the names of what is in them and the operators of their code are the same,
@@ -122,11 +122,12 @@ def _in_one_place(base: Code, head: Code, known: Renamed) -> set[tuple[str, str]
         for path, name in ((known.module(each) or "", name) for each, name in base.classes.items())
         if path in head.classes
     }
-    named = [
-        {name for path, name in side.classes.items() if path.rpartition(".")[2].partition("#")[0] == name}
-        for side in (base, head)
-    ]
-    return found | set(itertools.product(*named))
+    return found | set(itertools.product(_naming(base), _naming(head)))
+
+
+def _naming(side: Code) -> set[str]:
+    """The classes by which modules are called: of roots, and of what is made within a forward."""
+    return {name for path, name in side.classes.items() if path.rpartition(".")[2].partition("#")[0] == name}
 
 
 def _is_same(base: Code, head: Code, known: Renamed, one: str, other: str) -> bool:

@@ -1,9 +1,10 @@
 """Steps of several recordings of one program: which code of the others is which of the first.
 
-Stage: insights. In: steps of sizes, from one or more recordings. Out: :class:`SameCode`, the same steps, whose
-blocks have the names that the first recording has for their code. These differ where files or folders were
-moved, where it was started elsewhere, and where functions or classes of modules were renamed. What is the same
-code is told as :mod:`moved` tells it, and what could be several is left as it is: such steps are refused later.
+Stage: insights. In: steps of sizes, from one or more recordings. Out: :class:`SameCode`, the same steps,
+whose blocks have the names that the first recording has for their code. These differ where files or folders
+were moved, where it was started elsewhere, and where functions or classes of modules were renamed. What is
+the same code is told as :mod:`moved` tells it, and what could be several is left as it is: such steps are
+refused later.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def _are_alike(own: Sequence[Window], other: Sequence[Window]) -> bool:
     """Whether each of the other windows has the names of enough blocks of one of the own, in any order."""
     counts = [Counter(window.names()) for window in own]
     return all(
-        max((Counter(window.names()) & count).total() / max(len(window), count.total(), 1) for count in counts)
+        max(
+            (Counter(window.names()) & count).total() / max(len(window), count.total(), 1) for count in counts
+        )
         >= MATCHED_LEAST
         for window in other
     )
@@ -133,7 +136,10 @@ class _Names:
         )
 
     def _is_known(self, part: Part) -> bool:
-        return len(self.places.get((part.file, part.function), ())) == 1 or len(self.files.get(part.file, ())) == 1
+        return (
+            len(self.places.get((part.file, part.function), ())) == 1
+            or len(self.files.get(part.file, ())) == 1
+        )
 
     def in_first(self, window: Window) -> Window:
         """The window with the first recording's names."""

@@ -401,7 +401,7 @@ def imbalance() -> list[Column]:
 
 
 def diff(*, with_moves: bool) -> list[Column]:
-    """Columns of ``rankmem diff``, if wanted with the names in base of files and functions that moved."""
+    """Columns of ``rankmem diff``, if wanted with the names in base of code that moved."""
     return [
         text("what", "what", importance=0),
         number("rank", "rank", importance=1),

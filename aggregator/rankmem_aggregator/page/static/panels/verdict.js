@@ -17,7 +17,7 @@ const COLUMNS = [
   { name: "operator", title: "operator", text: (row) => row.operator ?? units.NOTHING },
   { name: "function", title: "function", text: (row) => row.function ?? units.NOTHING },
   { name: "file", title: "file", text: (row) => row.file ?? units.NOTHING },
-  { name: "moved_from", title: "moved from", text: (row) => row.moved_from ?? units.NOTHING, hint: "file or function in A, where it is another one" },
+  { name: "moved_from", title: "moved from", text: (row) => row.moved_from ?? units.NOTHING, hint: "file, function or module in A, where it is another one" },
   { name: "module", title: "module", text: (row) => row.module ?? units.NOTHING },
 ];
 
