@@ -96,6 +96,17 @@ def test_stages_differ_by_design_and_nothing_stands_out(ask: Ask) -> None:
     assert sum(answer.figures["parts"].values()) == answer.figures["difference_bytes"]
 
 
+def test_a_rank_that_differs_by_less_than_counts_is_no_finding_but_is_named(ask: Ask) -> None:
+    answer = ask(job(more={21: 48 * MIB, 5: 40 * MIB}))
+    assert (answer.verdict, answer.rows.num_rows) == ("fine", 0)
+    assert answer.sentence.startswith(
+        "no rank of 32 ranks stands out from its peers by 64.00 MiB or more; rank 21 "
+    )
+    assert answer.sentence.endswith("MiB, 1 other by less")
+    assert (answer.figures["num_small"], answer.figures["small_rank"]) == (2, 21)
+    assert abs(answer.figures["small_bytes"] - 48 * MIB) <= 5 * MIB
+
+
 def test_a_host_stands_out_as_one_line(ask: Ask) -> None:
     answer = ask(job(more=dict.fromkeys(range(4, 8), 400 * MIB)))
     (row,) = answer.rows.to_pylist()

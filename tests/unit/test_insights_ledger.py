@@ -331,6 +331,8 @@ def test_on_a_host_the_rest_of_the_process_is_no_finding(tmp_path: Path) -> None
         ("other_processes", 63_000),
     ]
     assert answer.verdict == "fine"
+    assert "other processes and the system 61.52 KiB" in answer.sentence, "a host has no driver"
+    assert "driver" not in " ".join(row["basis"] for row in answer.rows.to_pylist())
 
 
 def test_an_ascend_recording_counts_what_two_report_once(tmp_path: Path) -> None:

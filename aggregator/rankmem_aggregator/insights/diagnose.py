@@ -229,6 +229,7 @@ def _saved(finding: Finding) -> str:
         return ""
     if least is None or least == after:
         return f"saves {bytes_text(saved)} (then {bytes_text(after)}), "
-    then = f"{bytes_text(least)} to {bytes_text(after)}"
+    both = list(dict.fromkeys(map(bytes_text, (least, after))))  # of little they may look the same
+    then = " to ".join(both) if len(both) == 2 else f"about {both[0]}"
     why = "some of what these lines hold may be meant to stay"
     return f"saves at least {bytes_text(saved)} (then {then}: {why}), "

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from rankmem_aggregator.insights.explaining import FLOOR_BYTES
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
 Row = dict[str, Any]
@@ -51,6 +52,13 @@ def no_peers(ranks: int, least: int) -> str:
 def sentence(rows: Sequence[Row], figures: Mapping[str, Any]) -> str:
     """The answer in one sentence."""
     num_ranks = counted(figures["num_ranks"], "rank")
+    if not rows and figures["num_small"]:
+        others = figures["num_small"] - 1
+        more = f", {counted(others, 'other')} by less" if others else ""
+        return (
+            f"no rank of {num_ranks} stands out from its peers by {bytes_text(FLOOR_BYTES)} or more; rank "
+            f"{figures['small_rank']} differs from them by {change_text(figures['small_bytes'])}{more}"
+        )
     if not rows:
         return f"no rank of {num_ranks} stands out from its peers"
     top = max(rows, key=lambda row: abs(row["beyond_bytes"]))

@@ -63,7 +63,7 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     ),
     "imbalance": _figures(
         "num_ranks highest_rank lowest_rank difference_bytes num_with_coordinates num_standing_out "
-        "odd_host_bytes num_left_out",
+        "odd_host_bytes num_left_out num_small small_rank small_bytes",
         "odd_host device_type", "is_inferred", parts=pa.map_(pa.string(), pa.int64()),
         shares=pa.map_(pa.string(), pa.float64()),
     ),

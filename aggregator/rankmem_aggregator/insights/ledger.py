@@ -279,7 +279,7 @@ def _unexplained(process: Row, rows: Sequence[Row]) -> Row:
     if rest < 0:
         return _row(process, "unexplained", None, "unknown", text.too_much(-rest, process["device"]))
     hidden = [row["part"] for row in rows if row["bytes"] is None]
-    return _row(process, "unexplained", rest, "derived", text.rest(hidden))
+    return _row(process, "unexplained", rest, "derived", text.rest(hidden, process["device"]))
 
 
 def _row(process: Row, part: str, num_bytes: int | None, source: str, basis: str, name: str = "") -> Row:
@@ -326,7 +326,9 @@ def _others(processes: Sequence[Row], rows: Sequence[Row]) -> tuple[int | None, 
     rest = used - sum(held)
     if rest < 0:
         return used, [_row(device, "other_processes", None, "unknown", text.MOVED)]
-    return used, [_row(device, "other_processes", rest, "derived", text.REST_OF_DEVICE)]
+    on_host = first["device"].partition(":")[0] in HOST_MEMORY
+    basis = text.REST_OF_HOST if on_host else text.REST_OF_DEVICE
+    return used, [_row(device, "other_processes", rest, "derived", basis)]
 
 
 def _finding(figures: Row) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rankmem_aggregator.quantity_text import NOTHING, bytes_text, counted
+from rankmem_protos.devices import HOST_MEMORY
 
 Row = Mapping[str, Any]
 
@@ -21,6 +22,7 @@ NOT_LISTED: Final = "the driver did not tell what the process holds, as within a
 NO_ALLOCATOR: Final = "what the allocator held then is not known"
 OUTSIDE: Final = "used on the device, less what is known of the ranks: other processes are in it"
 REST_OF_DEVICE: Final = "used on the device, less what the ranks' processes hold; the driver's own is in it"
+REST_OF_HOST: Final = "used on the host, less what the ranks' processes hold; the system's own is in it"
 MOVED: Final = "the ranks' samples add up to more than the device's, which was sampled at another instant"
 NO_DEVICE: Final = "what is used on the device in all was not sampled"
 SHARED_INDEX: Final = (
@@ -35,6 +37,13 @@ NAMES: Final = {
     "other_processes": "other processes and the driver",
     "outside_allocators": "outside of the allocators",
 }
+
+
+def name_of(part: str, device: str) -> str:
+    """A part in words; a host has no driver."""
+    if part == "other_processes" and device.partition(":")[0] in HOST_MEMORY:
+        return "other processes and the system"
+    return NAMES[part]
 
 
 def no_samples(rank: int | None, device: str | None) -> str:
@@ -69,9 +78,11 @@ def too_much(excess_bytes: int, device: str) -> str:
     return f"the parts add up to {bytes_text(excess_bytes)} more than the process holds: {why}"
 
 
-def rest(hidden: Sequence[str]) -> str:
+def rest(hidden: Sequence[str], device: str) -> str:
     """What the rest of a process is."""
     text = "held by the process, less the parts above"
+    if device.partition(":")[0] in HOST_MEMORY:
+        return f"{text}: Python, its libraries and what they allocate themselves"
     if not hidden:
         return text
     return f"{text}; {' and '.join(NAMES[part] for part in hidden)}, unknown, {_is(hidden)} in it"
@@ -91,13 +102,13 @@ def sentence(figures: Row, rows: Sequence[Row]) -> str:
     largest: Counter[str] = Counter()
     for row in rows:
         if row["bytes"] and row["part"] not in ("unexplained", "other_processes", "outside_allocators"):
-            largest[row["name"] or NAMES[row["part"]]] += row["bytes"]
+            largest[row["name"] or name_of(row["part"], figures["device"])] += row["bytes"]
     parts = [f"{name} {bytes_text(size)}" for name, size in largest.most_common()]
     for part in ("other_processes", "unexplained", "outside_allocators"):
         size = sum(row["bytes"] or 0 for row in rows if row["part"] == part)
         if size:
-            parts.append(f"{NAMES[part]} {bytes_text(size)} ({size / used:.1%})")
-    unknown = [NAMES[part] for part in figures["unknown_parts"]]
+            parts.append(f"{name_of(part, figures['device'])} {bytes_text(size)} ({size / used:.1%})")
+    unknown = [name_of(part, figures["device"]) for part in figures["unknown_parts"]]
     more = f"; unknown: {', '.join(unknown)}" if unknown else ""
     return f"{figures['device']} of {whose}: of {bytes_text(used)} {held} {', '.join(parts)}{more}"
 
@@ -123,7 +134,7 @@ def notes(figures: Row, rows: Sequence[Row], *, is_host: bool) -> tuple[str, ...
     for row in rows:
         if row["bytes"] is None:
             whose = NOTHING if row["rank"] is None else f"rank {row['rank']}"
-            found.append(f"{NAMES[row['part']]} ({whose}) unknown: {row['basis']}")
+            found.append(f"{name_of(row['part'], row['device'])} ({whose}) unknown: {row['basis']}")
     if is_host and figures["num_ranks"] > 1:
         found.append("pages that processes share count in each of them")
     return tuple(dict.fromkeys(found))
@@ -139,7 +150,7 @@ def sources(rows: Sequence[Row]) -> str:
     """How each part is known, over all rows."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
-        found.setdefault(row["source"], {})[NAMES[row["part"]]] = None
+        found.setdefault(row["source"], {})[name_of(row["part"], row["device"])] = None
     kinds = ("measured", "derived", "unknown")
     return "; ".join(f"{kind}: {', '.join(found[kind])}" for kind in kinds if kind in found)
 

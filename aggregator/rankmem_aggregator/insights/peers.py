@@ -68,6 +68,8 @@ class Standing:
     levels: tuple[Level, ...]
     ranks: Labels
     """The indices of the ranks that stand out alone, the furthest first."""
+    small: Labels
+    """Those of ranks as far from their peers by what varies, but by fewer than :data:`FLOOR_BYTES`, likewise."""
     cells: Labels
     """Which ranks are peers: the same in all coordinates that explain."""
 
@@ -96,12 +98,15 @@ def standing_of(
     if levels:
         scale = _scale(totals, beyond, used)
     outside = np.nonzero(_outside(totals, beyond, expected, scale))[0]
+    varied = np.nonzero(_outside(totals, beyond, expected, scale, floor_bytes=0))[0]
+    small = np.setdiff1d(varied, outside)
     return Standing(
         shares=tuple(shares),
         expected=expected,
         beyond=beyond,
         levels=tuple(levels),
         ranks=outside[np.argsort(-np.abs(beyond[outside]), kind="stable")],
+        small=small[np.argsort(-np.abs(beyond[small]), kind="stable")],
         cells=cells,
     )
 
@@ -154,8 +159,10 @@ def _widened(counts: Any) -> Any:
     return MAD_TO_SIGMA * (1 + FEW_RANKS / counts)
 
 
-def _outside(totals: Bytes, beyond: Bytes, expected: Bytes, scale: Bytes) -> NDArray[np.bool_]:
-    least = np.maximum(FLOOR_BYTES, FLOOR_SHARE * expected)
+def _outside(
+    totals: Bytes, beyond: Bytes, expected: Bytes, scale: Bytes, floor_bytes: int = FLOOR_BYTES
+) -> NDArray[np.bool_]:
+    least = np.maximum(floor_bytes, FLOOR_SHARE * expected)
     return (np.abs(beyond) > DEVIATIONS * scale) & (np.abs(beyond) > least)
 
 
