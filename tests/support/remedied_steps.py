@@ -22,6 +22,7 @@ def remedied_steps(
     late: bool = False,
     keeps_gradients: bool = False,
     lets_go_late: bool = False,
+    lays_out_anew: bool = False,
     inner_mib: int = 8,
     out_mib: Sequence[int] = (1,) * LAYERS,
     parts: int = 1,
@@ -34,6 +35,7 @@ def remedied_steps(
         late: each step leaves 20 MiB to the next, which frees them after its forward.
         keeps_gradients: gradients stay from step to step, and backward adds to them.
         lets_go_late: gradients are let go of between the next forward and its backward.
+        lays_out_anew: backward has each weight in another layout for a while, as convolutions do.
         inner_mib: what each layer keeps for backward besides its output.
         out_mib: the output of each layer.
         parts: of a step, whose gradients are added up.
@@ -83,6 +85,9 @@ def remedied_steps(
                 added = (keeps_gradients and step > 0) or part > 0
                 name = f"added {unit} {run}" if added else f"g {unit} {0 if keeps_gradients else step}"
                 category = "autograd_detail" if added else "gradient"
+                if lays_out_anew:
+                    made(f"layout {unit} {run}", weights[unit], "aten::mm", "temporary", "backward", unit)
+                    freed(f"layout {unit} {run}")
                 made(name, weights[unit], "aten::mm", category, "backward", unit)
                 if added:
                     freed(name)

@@ -148,6 +148,15 @@ def test_gradients_that_a_step_adds_up_itself_stay_as_they_are(stored: Store) ->
     assert edited == {1: (10, 22), 2: (5, 22)}
 
 
+def test_what_comes_and_goes_within_one_backward_is_no_gradient_made_again(stored: Store) -> None:
+    for kept in ({}, {"lets_go_late": True}):
+        assert after(stored(remedied_steps(lays_out_anew=True, **kept)))["accumulate"] == 33 + 11 + 24
+    queries = stored(remedied_steps(lays_out_anew=True, parts=2))
+    step = step_of(queries)
+    lives = accumulated(2)(step, step.lives())
+    assert int((step.category[lives.of] == "gradient").sum()) == 5, "the step still adds its gradients up"
+
+
 def test_what_depends_on_when_a_checkpoint_lets_go_is_told_from_least_to_most(stored: Store) -> None:
     """In the last layer's forward: 33, gradients 11, three outputs, its own 1, and its inner block of 14:
     with the brief one after it, or gone before the output comes.

@@ -256,7 +256,9 @@ def _made_again(step: Step, lives: Lives, made: Array) -> Array:
     """The gradients, and what is added to them, of a step that accumulates gradients itself; else nothing.
 
     They come with the first part and stay, or come and go with each, as they do in smaller parts. A step
-    accumulates if backward makes most of its gradients again, and what it makes then is gone before it ends.
+    accumulates if backward makes most of its gradients again, after a forward, and what it makes then is gone
+    before it ends. What comes and goes in the same backward, such as a convolution's weights in another
+    layout, is no gradient that is made again.
 
     Args:
         made: gradients that backward made in the step.
@@ -267,8 +269,12 @@ def _made_again(step: Step, lives: Lives, made: Array) -> Array:
     after = lives.born[lives.born > lives.born[in_backward].max(initial=step.window.begin)]
     ends = after.min(initial=step.window.end)
     stays = lives.died[in_backward] > ends
-    lasting = np.bincount(which[made[in_backward] & stays], minlength=which.max(initial=0) + 1)
-    brief = np.bincount(which[~stays], minlength=len(lasting))
+    first_pass = (lives.born > step.window.begin) & step.first_pass[lives.of]
+    part = np.searchsorted(np.sort(lives.born[first_pass]), lives.born[in_backward])
+    where = which * (first_pass.sum() + 1) + part
+    of_model = made[in_backward] & stays
+    lasting = np.bincount(which[of_model], minlength=which.max(initial=0) + 1)
+    brief = np.bincount(which[~stays & ~np.isin(where, where[of_model])], minlength=len(lasting))
     again = (lasting > 0) & (brief >= lasting)
     found = np.zeros(len(made), bool)
     if 2 * again.sum() > (lasting > 0).sum():
