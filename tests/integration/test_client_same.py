@@ -192,8 +192,8 @@ def test_every_method_and_every_named_query_is_asked(both: Both) -> None:
     assert {made[0] for made in CALLS} == methods - NO_ANSWERS
     of_hosts = {"stretches_at_peak", "job_peak_lowest", "job_peak_highest", "job_peak_bound_here"}
     of_fetch = {"stretches_missing", "clock_error"}
-    # Events on hosts; two runs alike, or code of other names; ranks that are running; a sample as early as the
-    # first event.
+    # Events on hosts; two runs alike, or code of other names; ranks that are running; a sample as early as
+    # the first event.
     elsewhere = (
         of_hosts
         | of_fetch

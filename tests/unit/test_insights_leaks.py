@@ -139,6 +139,21 @@ def test_below_sixty_steps_a_leak_is_only_suspected(ask: Ask) -> None:
     assert "cache that is still filling" in answer.error
 
 
+def test_what_grows_each_sixteenth_step_may_go_on_after_the_last_one(ask: Ask) -> None:
+    """As what is kept of each epoch's validation: three times within the steps looked at."""
+    answer = ask([training(RankLog(), 64, each=kept(100 * MIB, every=16))], {})
+    assert (answer.verdict, answer.certainty) == ("fine", "suspected")
+    assert answer.sentence == (
+        "no leak is sure: train.py:10 aten::add grew by 300.00 MiB, about every 16 steps, last in step 48, "
+        "and may go on: record more steps"
+    )
+    assert answer.notes[0].startswith("not known to have stopped: train.py:10 aten::add grew by 300.00 MiB")
+    (row,) = answer.rows.to_pylist()
+    assert (row["verdict"], row["grows_each"], row["may_go_on"]) == ("stopped", 16, True)
+    longer = ask([training(RankLog(), 130, each=kept(100 * MIB, every=16))], {})
+    assert (longer.verdict, longer.rows["verdict"].to_pylist()) == ("finding", ["leaks"])
+
+
 def test_what_stays_is_fine_and_a_ring_has_stopped(ask: Ask) -> None:
     assert ask([training(RankLog(), 30)], {}).verdict == "fine"
     answer = ask([training(RankLog(), 40, each=ring(20))], {})

@@ -49,6 +49,27 @@ CASES: dict[str, tuple[Series, Growth]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("series", "may_go_on", "interval"),
+    [
+        (ramp(64, every=16, size=9 * MIB), True, 16),
+        (ramp(46, every=12, size=9 * MIB), True, 12),
+        (np.minimum(ramp(90, every=16, size=9 * MIB), 7 * MIB + 27 * MIB), False, 16),
+        (np.minimum(ramp(30), ramp(30)[25]), False, 1),
+        ((100 * MIB * (1 - np.exp(-np.arange(60) / 10))).astype(np.int64), False, 1),
+        # A cache that fills: each time later, or less.
+        (np.cumsum([0] * 14 + [9 * MIB] + [0] * 7 + [9 * MIB] + [0] * 27 + [9 * MIB] + [0] * 13), False, 18),
+        (np.cumsum([0] * 16 + [9 * MIB] + [0] * 15 + [9 * MIB] + [0] * 15 + [MIB] + [0] * 15), False, 16),
+        (np.where(np.arange(30) < 18, MIB, 9 * MIB), False, 0),
+    ],
+)
+def test_growth_at_even_distances_may_go_on_where_the_next_turn_is_beyond_the_end(
+    series: Series, may_go_on: bool, interval: int
+) -> None:
+    trend = trend_of(series)
+    assert (trend.growth, trend.may_go_on, trend.interval) == ("stopped", may_go_on, interval)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_series_is_a_leak_where_it_goes_on(name: str) -> None:
     series, growth = CASES[name]

@@ -227,6 +227,8 @@ def _saved(finding: Finding) -> str:
     saved, after, least = finding.bytes, finding.peak_after, finding.peak_after_least
     if saved is None or after is None:
         return ""
+    if not saved:
+        return "saves nothing of the highest peak, "
     if least is None or least == after:
         return f"saves {bytes_text(saved)} (then {bytes_text(after)}), "
     both = list(dict.fromkeys(map(bytes_text, (least, after))))  # of little they may look the same

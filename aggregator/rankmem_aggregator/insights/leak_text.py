@@ -30,6 +30,7 @@ _ENDS: Final = {
 """By the verdict of what is no leak what is said of it."""
 _PREDICTED: Final = "rule-based; correct on all 60 held-out trainings (30 to 65 steps)"
 _MAY_FILL: Final = "after fewer than 60 steps a cache that is still filling looks the same"
+_MAY_GO_ON: Final = "the steps end before growth that comes every few steps would show again"
 _MAY_HIDE: Final = "fewer than 60 steps; a leak that adds to memory only every few steps may not show yet"
 
 
@@ -53,8 +54,29 @@ def place(row: Mapping[str, Any]) -> str:
     return " ".join(names) if names else "blocks without a line or operator"
 
 
-def sentence(leaking: Sequence[Row], figures: Mapping[str, Any]) -> str:
-    """The answer in one sentence."""
+def may_go_on(rows: Sequence[Row]) -> list[Row]:
+    """The rows of what stopped growing, if it did: the steps end before more was due; the largest first."""
+    return [row for row in rows if row["may_go_on"] and row["grown_bytes"] >= NEGLIGIBLE_BYTES]
+
+
+def _still_due(row: Row) -> str:
+    """That growth may go on, and why that is not known."""
+    return (
+        f"{place(row)} grew by {bytes_text(row['grown_bytes'])}, about every "
+        f"{counted(row['grows_each'], 'step')}, last in step {row['last_step']}, and may go on"
+    )
+
+
+def sentence(leaking: Sequence[Row], figures: Mapping[str, Any], unsure: Sequence[Row] = ()) -> str:
+    """The answer in one sentence.
+
+    Args:
+        leaking: what leaks or grows.
+        unsure: as :func:`may_go_on` has them.
+    """
+    if not leaking and unsure:
+        others = f", and so may {counted(len(unsure) - 1, 'more place')}" if len(unsure) > 1 else ""
+        return f"no leak is sure: {_still_due(unsure[0])}{others}: record more steps"
     if not leaking:
         what = "no line's memory keeps growing from step to step"
         if figures["num_negligible"]:
@@ -75,8 +97,10 @@ def sentence(leaking: Sequence[Row], figures: Mapping[str, Any]) -> str:
     return text if not more else f"{text}, and so do {counted(more, 'more place')}"
 
 
-def error(certainty: str, is_leak: bool) -> str:
+def error(certainty: str, is_leak: bool, unsure: Sequence[Row] = ()) -> str:
     """How far the verdict can be trusted."""
+    if unsure and not is_leak:
+        return _MAY_GO_ON
     if certainty == "predicted":
         return _PREDICTED
     return _MAY_FILL if is_leak else _MAY_HIDE
@@ -93,11 +117,12 @@ def notes(
     found = [*_forecast(figures), *_graph(rows)]
     for verdict, tail in _ENDS.items():
         own = [row for row in rows if row["verdict"] == verdict]
-        found += [
-            f"{verdict}: {place(row)} grew by {bytes_text(row['grown_bytes'])}, to step {row['last_step']}"
-            + tail
-            for row in own[:NOTED_MAX]
-        ]
+        for row in own[:NOTED_MAX]:
+            grew = f"{place(row)} grew by {bytes_text(row['grown_bytes'])}, to step {row['last_step']}"
+            due = may_go_on([row])
+            found.append(
+                f"not known to have stopped: {_still_due(row)}" if due else f"{verdict}: {grew}{tail}"
+            )
         if len(own) > NOTED_MAX:
             found.append(f"{verdict}: {counted(len(own) - NOTED_MAX, 'more place')}")
     found.append(f"looked at the last {counted(figures['least_steps_looked_at'], 'step')} after warm-up")

@@ -55,12 +55,16 @@ SCHEMA: Final = pa.schema(
         ("held_bytes", pa.int64()),
         ("bytes_ahead", pa.int64()),
         ("in_graph", pa.bool_()),
+        ("grows_each", pa.int64()),
+        ("may_go_on", pa.bool_()),
     ]
 )
 """The rows of the answer. verdict: leaks, grows (a leak that may still be a cache: few steps), negligible,
 cache (it grows only in steps whose input has a size that none before had) and stopped, which have no
 rate. The figures are those of the rank on which it grows fastest; bytes_ahead: in
-10,000 steps; in_graph: part of an autograd graph that is kept."""
+10,000 steps; in_graph: part of an autograd graph that is kept; grows_each: the usual number of steps between
+new highest values, 0 for a single one; may_go_on: of one that stopped, if it did: the steps end before more
+was due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +255,8 @@ def _folded(groups: list[Group], judged: dict[tuple[int, int], list[int]]) -> pa
                 "held_bytes": int(top.series[-1]),
                 "bytes_ahead": round(trend.rate * AHEAD_STEPS) if goes_on else None,
                 "in_graph": id(top) in graphs,
+                "grows_each": trend.interval,
+                "may_go_on": trend.may_go_on,
             }
         )
     order = ("leaks", "grows", "negligible", "cache", "stopped")
@@ -322,7 +328,8 @@ def _answer(session_id: str, rows: pa.Table, seen: Seen, devices: list[dict[str,
     judged = seen.judged
     leaking = [row for row in rows.to_pylist() if row["verdict"] in ("leaks", "grows")]
     is_long = all(len(steps) >= CERTAIN_STEPS for steps in judged.values())
-    is_certain = all(row["verdict"] == "leaks" for row in leaking) if leaking else is_long
+    unsure = leak_text.may_go_on(rows.to_pylist())
+    is_certain = all(row["verdict"] == "leaks" for row in leaking) if leaking else is_long and not unsure
     certainty: Certainty = "predicted" if is_certain else "suspected"
     looked_at = min(len(steps) - warm_up(len(steps)) for steps in judged.values())
     figures = {
@@ -337,9 +344,9 @@ def _answer(session_id: str, rows: pa.Table, seen: Seen, devices: list[dict[str,
         question="leaks",
         session_id=session_id,
         verdict="finding" if leaking else "fine",
-        sentence=leak_text.sentence(leaking, figures),
+        sentence=leak_text.sentence(leaking, figures, unsure),
         certainty=certainty,
-        error=leak_text.error(certainty, bool(leaking)),
+        error=leak_text.error(certainty, bool(leaking), unsure),
         rows=rows,
         figures=figures,
         notes=leak_text.notes(rows.to_pylist(), figures, seen.steps, seen.judged, seen.rows),

@@ -69,7 +69,7 @@ class Standing:
     ranks: Labels
     """The indices of the ranks that stand out alone, the furthest first."""
     small: Labels
-    """Those of ranks as far from their peers by what varies, but by fewer than :data:`FLOOR_BYTES`, likewise."""
+    """Those of ranks that vary as much from their peers, but by fewer than :data:`FLOOR_BYTES`, likewise."""
     cells: Labels
     """Which ranks are peers: the same in all coordinates that explain."""
 

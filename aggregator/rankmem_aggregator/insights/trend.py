@@ -33,6 +33,8 @@ HALF_RATE_LEAST: Final = 0.6
 """The second half grows at least so fast, by the first's rate: a cache that fills slows down."""
 THIRD_RATE_LEAST: Final = 0.25
 """The last third grows at least so fast, by the mean rate."""
+EVEN_MOST: Final = 1.5
+"""Of the usual distance between new highest values the longest one at most, where growth comes evenly."""
 CHANCE_MOST: Final = 0.001
 """How probable it may be that growth falls on given steps by chance."""
 INTERVAL: Final = (5, 95)
@@ -60,6 +62,11 @@ class Trend:
     last: int = 0
     """Places of the first and the last new highest value in the series; of growth that began within the
     warm-up where it began."""
+    interval: int = 0
+    """The usual distance between new highest values, in steps; 0 for a single one."""
+    may_go_on: bool = False
+    """Of growth that stopped, if it did: it came at even distances and did not get less, and the series ends
+    before more was due."""
 
 
 NONE: Final = Trend(growth="none")
@@ -91,6 +98,7 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
     records = np.nonzero(points[1:] > np.maximum.accumulate(points)[:-1])[0] + 1
     low, high = _interval(points, size)
     mean = float(points[-1] - points[0]) / ((len(points) - 1) * size)
+    interval = round(float(np.median(np.diff(records))) * size) if len(records) > 1 else 0
     third = len(points) // 3
     last_rate = float(points[-1] - points[-third - 1]) / (third * size)
     grown = Trend(
@@ -101,6 +109,8 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
         grown_bytes=int(seen[-1] - seen[0]),
         first=start + int(records[0]) * size if records[0] > 1 else _begin(series, start + 1),
         last=start + min(int(records[-1]) * size, len(seen) - 1),
+        interval=interval,
+        may_go_on=_may_go_on(points, records),
     )
     if not _goes_on(points, records, last_rate >= THIRD_RATE_LEAST * mean):
         return grown
@@ -115,6 +125,7 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
         grown_bytes=grown.grown_bytes,
         first=grown.first,
         last=grown.last,
+        interval=interval,
     )
 
 
@@ -159,6 +170,17 @@ def _goes_on(points: NDArray[np.float64], records: NDArray[np.intp], is_last_thi
     half = len(points) // 2
     first_half = (points[half] - points[0]) / max(half, 1)
     return bool((points[-1] - points[half]) / (last - half) >= HALF_RATE_LEAST * first_half)
+
+
+def _may_go_on(points: NDArray[np.float64], records: NDArray[np.intp]) -> bool:
+    """Rare growth, at even distances, as much each time, whose next turn would lie beyond the end."""
+    distances = np.diff(records)
+    if len(distances) < 1 or distances.min() < 2:
+        return False
+    rises = points[records] - points[records - 1]
+    usual = float(np.median(distances))
+    is_even = distances.max() <= EVEN_MOST * usual and rises[-1] >= HALF_RATE_LEAST * rises[0]
+    return bool(is_even and len(points) - 1 - records[-1] < usual)
 
 
 def _fall(points: NDArray[np.float64]) -> float:
