@@ -89,7 +89,7 @@ def _from(model: str, what: str, known: Sequence[Recorded], wanted: Recorded) ->
     real = wanted.window.peak()[0]
     ours: float | None
     try:
-        found.refuse()
+        found.refuse(what)
         sizes = found.sizes_at(wanted.size)
         ours = found.window.peak(sizes)[0] / real - 1
         real_reserved = reserved_and_needed(trace_at(wanted.window, wanted.window.bytes, Settings()))[0]
