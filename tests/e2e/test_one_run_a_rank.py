@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TRAIN, environment, rows
+from main_job import RUN, TIMEOUT_S, TRAIN, environment, rows
 from served import free_port, served
 
 TASK_TRAIN = (sys.executable, str(Path(__file__).with_name("task_train.py")))
@@ -54,7 +54,7 @@ def start(
     folder: Path, command: Sequence[str], variables: dict[str, str], *options: str
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        (*RANKMEM, "run", *options, "--", *command),
+        (*RUN, *options, "--", *command),
         cwd=folder,
         env=environment(folder, GLOO_SOCKET_IFNAME="lo", **variables),
         stdout=subprocess.DEVNULL,

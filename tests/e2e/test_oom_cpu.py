@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, call, rankmem, rows
+from main_job import RUN, call, rankmem, rows
 
 SCRIPT = Path(__file__).parent / "training_scripts/out_of_memory.py"
 ASKED_AT_ONCE = 1 << 40
@@ -23,7 +23,7 @@ def train(
 ) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
     """The training without and with rankmem."""
     command = (sys.executable, str(SCRIPT), how)
-    return call(command, folder), call((*RANKMEM, "run", "--", *command), folder)
+    return call(command, folder), call((*RUN, "--", *command), folder)
 
 
 def sql(folder: Path, query: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TORCHRUN, ask, call, rankmem, rows
+from main_job import RANKMEM, RUN, TIMEOUT_S, TORCHRUN, ask, call, rankmem, rows
 
 SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
 MIB = 1 << 20
@@ -21,7 +21,7 @@ VERBS = (
 
 def record(folder: Path, way: str, **settings: str) -> str:
     """Runs the script and returns what was said on stderr."""
-    done = call((*RANKMEM, "run", "--", sys.executable, str(SCRIPT), way), folder, **settings)
+    done = call((*RUN, "--", sys.executable, str(SCRIPT), way), folder, **settings)
     assert "held 16777216" in done.stdout
     return done.stderr
 
@@ -85,7 +85,7 @@ ENDS: dict[str, tuple[str, int, str | None]] = {
 def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> None:
     """One after another below a shell: each is an attempt."""
     each = "; ".join(f"{sys.executable} {SCRIPT} {way}" for way in ENDS)
-    done = call((*RANKMEM, "run", "--", "sh", "-c", each), tmp_path, timeout_s=2 * TIMEOUT_S)
+    done = call((*RUN, "--", "sh", "-c", each), tmp_path, timeout_s=2 * TIMEOUT_S)
     assert done.stdout.count("held 16777216") == len(ENDS)
     assert "all complete" in done.stderr
     found = sorted(rows(tmp_path, "ranks"), key=lambda row: int(row["attempt"]))
@@ -140,7 +140,7 @@ def test_ranks_that_are_not_recorded_or_never_reported_are_in_every_answer(
     tmp_path: Path,
 ) -> None:
     script = SCRIPT.with_name("partly_recorded.py")
-    done = call((*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
+    done = call((*RUN, "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "incomplete: rank 1, never reported: rank 2" in done.stderr
     found = {row["rank"]: (row["state"], row["complete"]) for row in rows(tmp_path, "ranks")}
@@ -159,7 +159,7 @@ def test_odd_numbers_and_60_000_arguments_cost_those_facts_alone(tmp_path: Path)
     script.write_text(SCRIPT.read_text())
     arguments = [f"--argument={number}" for number in range(60_000)]
     odd = {"RANKMEM_PARALLEL": "dp=99999999999,tp=1", "RANK": "0", "WORLD_SIZE": "99999999999"}
-    run = (*RANKMEM, "run", "--", sys.executable, str(script), "plain", *arguments)
+    run = (*RUN, "--", sys.executable, str(script), "plain", *arguments)
     done = call(run, tmp_path, **odd, RANKMEM_COMMAND="full")
     assert "held 16777216" in done.stdout
     said = [line for line in done.stderr.splitlines() if "left out" in line]

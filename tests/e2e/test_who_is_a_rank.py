@@ -120,10 +120,10 @@ def test_a_job_without_an_optimizer_is_published_while_it_runs(
 
 
 def test_a_rank_that_is_killed_before_it_trains_is_not_lost(tmp_path: Path) -> None:
-    from main_job import RANKMEM, call, rows
+    from main_job import RUN, call, rows
 
     code = "import os, signal, torch; x = torch.randn(1 << 20); os.kill(os.getpid(), signal.SIGKILL)"
-    done = call((*RANKMEM, "run", "--", sys.executable, "-c", code), tmp_path)
+    done = call((*RUN, "--", sys.executable, "-c", code), tmp_path)
     assert done.returncode == 137, done.stderr
     (rank,) = rows(tmp_path, "ranks")
     assert (rank["rank"], rank["events_lost"], rank["end_reason"]) == (0, 0, "killed")
@@ -131,9 +131,9 @@ def test_a_rank_that_is_killed_before_it_trains_is_not_lost(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("options", [["-I"], ["-E"], ["-u", "-Es"], ["-S"]])
 def test_a_python_that_ignores_the_preload_is_said_before_it_runs(options: list[str], tmp_path: Path) -> None:
-    from main_job import RANKMEM, call
+    from main_job import RUN, call
 
-    done = call((*RANKMEM, "run", "--", sys.executable, *options, "-c", "print('ran')"), tmp_path)
+    done = call((*RUN, "--", sys.executable, *options, "-c", "print('ran')"), tmp_path)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "is not recorded" in done.stderr
     assert "Try: " in done.stderr

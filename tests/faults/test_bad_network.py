@@ -15,7 +15,7 @@ import pytest
 from faults.ledger import check
 from faults.proxy import Proxy, Wire
 from faults.scene import Scene
-from main_job import RANKMEM, call
+from main_job import RUN, call
 from rankmem_aggregator.query import remote
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import sender
@@ -167,7 +167,7 @@ def test_a_job_whose_aggregator_is_swallowed_ends_when_it_said_it_would(
     proxy.wire_of = lambda number: Wire(swallows_after=0)
     scene.start_aggregator()
     script = "import torch; torch.ones(1000).sum()"
-    run = (*RANKMEM, "run", "--aggregator", proxy.address, "--drain-s", "1", "--")
+    run = (*RUN, "--aggregator", proxy.address, "--drain-s", "1", "--")
     began_s = time.monotonic()
     done = call((*run, sys.executable, "-c", script), tmp_path)
     assert done.returncode == 0

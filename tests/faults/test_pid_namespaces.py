@@ -17,7 +17,7 @@ import pytest
 
 from faults.ledger import check
 from faults.scene import Rank, Scene
-from main_job import RANKMEM, environment, rows
+from main_job import RUN, environment, rows
 from rankmem_agent.preload.drain import pending_records
 from rankmem_agent.spool import life
 from rankmem_agent.spool.election import is_shipping
@@ -125,7 +125,7 @@ def test_trainings_in_two_containers_whose_processes_have_the_same_numbers_are_b
     """The real agent, from candidate to exit code; each ``rankmem run`` looks after the folder of both."""
     scene.start_aggregator()
     (tmp_path / "train.py").write_text(TRAINS)
-    recorded = (*CONTAINER, *RANKMEM, "run", "--session", "one job", "--aggregator", scene.address, "--")
+    recorded = (*CONTAINER, *RUN, "--session", "one job", "--aggregator", scene.address, "--")
     command = (*recorded, sys.executable, "train.py")
     jobs = [
         subprocess.Popen(
