@@ -112,7 +112,7 @@ sys.exit(7)
 @pytest.mark.usefixtures("_heeding_signals")
 @pytest.mark.parametrize(
     "number",
-    long_but([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP], signal.SIGTERM, signal.SIGINT),
+    long_but([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP], signal.SIGTERM),
 )
 @pytest.mark.parametrize("how", ["process", "group", "every process", "group without the command"])
 def test_a_signal_reaches_the_command_once_whomever_it_was_sent_to(
@@ -202,7 +202,7 @@ print("got", count, flush=True)
     assert (process.returncode, out) == (0, "got 1\n")
 
 
-@pytest.mark.parametrize("shipper_drain_s", ["", "300"])
+@pytest.mark.parametrize("shipper_drain_s", long_but(["", "300"], "300"))
 def test_without_an_aggregator_the_spool_stays_and_ship_delivers_it_at_once(
     tmp_path: Path, shipper_drain_s: str
 ) -> None:

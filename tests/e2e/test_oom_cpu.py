@@ -33,7 +33,12 @@ def sql(folder: Path, query: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [pytest.param("once", 0, marks=pytest.mark.long), ("raise", 1), ("kill", 137)]
+    ("how", "code"),
+    [
+        pytest.param("once", 0, marks=pytest.mark.long),
+        ("raise", 1),
+        pytest.param("kill", 137, marks=pytest.mark.long),
+    ],
 )
 def test_the_exception_is_the_same_and_the_request_is_recorded_with_its_line(
     tmp_path: Path, how: str, code: int

@@ -1,4 +1,8 @@
-"""What is not recorded is said in every answer, and how a process ended is told apart: real processes."""
+"""What is not recorded is said in every answer, and how a process ended is told apart: real processes.
+
+Every verb is asked for its text, in CI one in three for its JSON too. Ends that other files of ``e2e`` record
+as well (exits, kills) are left to ``make test-long``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 import pytest
 
 from main_job import RANKMEM, RUN, TIMEOUT_S, TORCHRUN, ask, call, rankmem, rows
+from repetitions import PROFILE, long_but, some_of
 
 SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
 MIB = 1 << 20
@@ -41,6 +46,7 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
     for verb in VERBS:
         done = ask(tmp_path, *verb)
         assert line in done.stderr, verb
+    for verb in some_of(VERBS, 3, " ".join):
         told = ask(tmp_path, *verb, "--format", "json")
         assert all("switched itself off" in row["incomplete"] for row in json.loads(told.stdout)), verb
         assert line in told.stderr, verb
@@ -80,6 +86,8 @@ ENDS: dict[str, tuple[str, int, str | None]] = {
     "children": ("exit", 0, None),
 }
 """Those that a process tells itself: state, exit code and exception."""
+if PROFILE != "long":
+    del ENDS["text"], ENDS["thread"]
 
 
 def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> None:
@@ -96,11 +104,11 @@ def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("way", "state", "exit_code", "exception"),
     [
-        ("exit", "exit 3", 3, None),
+        pytest.param("exit", "exit 3", 3, None, marks=pytest.mark.long),
         pytest.param("at_once", "_exit 5", 5, None, marks=pytest.mark.long),
         ("interrupt", "exception", -2, "KeyboardInterrupt"),
         pytest.param("term", "killed", -15, None, marks=pytest.mark.long),
-        ("kill", "killed", -9, None),
+        pytest.param("kill", "killed", -9, None, marks=pytest.mark.long),
     ],
 )
 def test_how_the_command_itself_ended_is_told_apart(
@@ -112,21 +120,19 @@ def test_how_the_command_itself_ended_is_told_apart(
     assert (row["state"], row["exit_code"], row["exception"]) == (state, exit_code, exception)
 
 
-def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", long_but(["once", "raise"], "raise"))
+def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path, how: str) -> None:
     script = SCRIPT.with_name("out_of_memory.py")
-    for how in ("once", "raise"):
-        done = call((*RANKMEM, "run", "--", sys.executable, str(script), how), tmp_path)
-        (line,) = [each for each in done.stderr.splitlines() if each.startswith("out of memory: ")]
-        assert line.startswith("out of memory: 1 allocation failed (rank 0, 1.00 TiB on cpu at +"), how
-        assert line.endswith((": rankmem oom --db rankmem.duckdb", ": rankmem oom")), line
-        asked = call((*RANKMEM, "diagnose", "--format", "json"), tmp_path)
-        first = json.loads(asked.stdout)["rows"][0]
-        assert first["kind"] == "oom"
-        found = f"finding ({first['certainty']}): {first['sentence']}: rankmem diagnose"
-        # On a busy machine the seconds that it may take are over before.
-        assert done.stderr.splitlines()[-1].startswith((found, "no finding within 5 s: rankmem diagnose")), (
-            how
-        )
+    done = call((*RANKMEM, "run", "--", sys.executable, str(script), how), tmp_path)
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("out of memory: ")]
+    assert line.startswith("out of memory: 1 allocation failed (rank 0, 1.00 TiB on cpu at +"), how
+    assert line.endswith((": rankmem oom --db rankmem.duckdb", ": rankmem oom")), line
+    asked = call((*RANKMEM, "diagnose", "--format", "json"), tmp_path)
+    first = json.loads(asked.stdout)["rows"][0]
+    assert first["kind"] == "oom"
+    found = f"finding ({first['certainty']}): {first['sentence']}: rankmem diagnose"
+    # On a busy machine the seconds that it may take are over before.
+    assert done.stderr.splitlines()[-1].startswith((found, "no finding within 5 s: rankmem diagnose")), how
 
 
 def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def texts(database: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("stacks", ["names", "full"])
+@pytest.mark.parametrize("stacks", [pytest.param("names", marks=pytest.mark.long), "full"])
 def test_paths_secrets_and_the_environment_stay_on_the_host(tmp_path: Path, stacks: str) -> None:
     script = SCRIPTS / "tells_all.py"
     command = (

@@ -1,4 +1,7 @@
-"""Insights say the same of a file, of the lake made of it, and of aggregators that serve either."""
+"""Insights say the same of a file, of the lake made of it, and of aggregators that serve either.
+
+CI asks those that ask in a way of their own; ``diagnose`` asks what the others do.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.server import aggregator as server
 from rankmem_cli.main import app
+from repetitions import long_but
 
 PART_ROWS = 60
 """So small that the lake is cut by hosts and by time."""
@@ -26,7 +30,7 @@ OPTIONS = {
 """With which the command line asks the same."""
 
 
-@pytest.mark.parametrize("verb", JOBS)
+@pytest.mark.parametrize("verb", long_but(JOBS, "diagnose", "diff", "oom", "fit"))
 def test_a_file_an_aggregator_and_a_lake_give_the_same_answer(verb: str, tmp_path: Path) -> None:
     path = tmp_path / "job.duckdb"
     with empty_database(str(path)) as connection:
