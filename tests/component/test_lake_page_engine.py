@@ -40,6 +40,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_readers_share_the_workers_of_one_engine(lake: str, tasks: list[int]) -> None:
     shared = SharedEngine(open_engine("processes:2"))
     with connect(lake) as one:

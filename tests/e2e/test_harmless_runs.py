@@ -63,6 +63,7 @@ def test_a_plain_script_gives_the_same_bits_as_rank_0_of_1(plain_alone: Run, tmp
     assert [spool.steps for spool in spools(tmp_path)] == [5]
 
 
+@pytest.mark.long
 def test_the_module_form_gives_the_same_bits_without_preload(plain_on_two_ranks: Run, tmp_path: Path) -> None:
     seeded, plain = str(SCRIPTS / "seeded.py"), plain_on_two_ranks
     recorded = without_agent(

@@ -58,6 +58,7 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
     assert "the agent switched itself off" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_module_that_cannot_be_read_costs_its_name_and_no_byte(tmp_path: Path) -> None:
     said = record(tmp_path, "odd_module")
     assert "0 lost, all complete" in said

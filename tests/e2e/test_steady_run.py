@@ -44,6 +44,7 @@ def test_the_end_and_status_say_in_how_many_steps_calls_were_not_observed(run: t
     assert "all complete" in said
 
 
+@pytest.mark.long
 def test_a_wish_without_effect_is_said(tmp_path: Path) -> None:
     command = (*RUN, "--", sys.executable, str(SCRIPT))
     done = call(command, tmp_path, RANKMEM_STEADY="auto", RANKMEM_MODULES="off")

@@ -44,6 +44,7 @@ def run_reference(scene: Scene) -> None:
     assert (found.found, found.explained, found.duplicated) == (EVENTS, 0, 0)
 
 
+@pytest.mark.long
 def test_a_slow_network_costs_time_alone(scene: Scene, proxy: Proxy) -> None:
     proxy.wire_of = lambda number: Wire(delay_s=0.03)
     scene.start_aggregator()

@@ -100,6 +100,7 @@ def test_a_rank_that_is_killed_in_a_container_is_known_to_be_dead_outside(scene:
     _check_all(scene)
 
 
+@pytest.mark.long
 def test_a_shipper_in_one_container_ships_the_ranks_of_others_until_they_end(scene: Scene) -> None:
     """The shipper dies with the container in which it was started: a rank of another starts the next one."""
     scene.start_aggregator()

@@ -124,6 +124,7 @@ def test_of_many_hosts_some_vanish_before_and_while_their_rows_are_brought(
         assert queries.job_peak(SESSION)["job_peak_bytes"][0].as_py() <= pc.sum(peaks).as_py()
 
 
+@pytest.mark.long
 def test_two_aggregators_get_the_same_stretches_and_one_stores_each(tmp_path: Path) -> None:
     job, lake = make_job(tmp_path, calls=60), tmp_path / "lake"
     with ExitStack() as stack:
