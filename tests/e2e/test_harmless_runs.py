@@ -148,15 +148,16 @@ def test_every_way_to_end_looks_as_without_us_in_the_module_form(way: str, tmp_p
     assert [spool.ended for spool in spools(tmp_path)] == [True]
 
 
-def test_four_ranks_at_once_build_the_tap_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", long_but([4, 8], 4))
+def test_ranks_that_start_at_once_build_the_tap_once(ranks: int, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    command = [*TORCHRUN, "--nproc-per-node", "4", str(SCRIPTS / "ends.py"), "done"]
+    command = [*TORCHRUN, "--nproc-per-node", str(ranks), str(SCRIPTS / "ends.py"), "done"]
     settings = {"RANKMEM_DRAIN_S": "1", "RANKMEM_SHIP_DRAIN_S": "10"}  # nobody but the ranks starts a shipper
     recorded = preloaded(command, tmp_path, RANKMEM_TAP_CACHE=str(cache), **settings)
     assert (recorded.returncode, recorded.stderr) == (0, "")
     assert len(list(cache.glob("*.so"))) == 1
     found = spools(tmp_path)
-    assert [spool.name.split("-")[1] for spool in found] == [str(rank) for rank in range(4)]
+    assert [spool.name.split("-")[1] for spool in found] == [str(rank) for rank in range(ranks)]
     assert all(spool.ended and spool.lost == 0 for spool in found)
     log = (tmp_path / "spool").glob("*/shipper.log")
     pids = {line.split()[2] for path in log for line in path.read_text().splitlines() if " INFO " in line}

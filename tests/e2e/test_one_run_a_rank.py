@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from main_job import RUN, TIMEOUT_S, TRAIN, environment, rows
+from repetitions import PROFILE
 from served import free_port, served
 
 TASK_TRAIN = (sys.executable, str(Path(__file__).with_name("task_train.py")))
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-RANKS = 2
+RANKS = 3 if PROFILE == "long" else 2
 DOUBLED = """
 SELECT session_id, attempt, rank, device, seq FROM memory_event GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL
 """

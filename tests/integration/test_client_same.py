@@ -106,7 +106,7 @@ CALLS: list[Call] = [
     call("oom"),
     call("oom", rank=0),
     *(call("oom_held", **FAILED, seq=43, by=by) for by in some(BlockBy, 2)),
-    *(call("timeline", by=by) for by in some(CurveBy, 0)),
+    *(call("timeline", by=by) for by in some(CurveBy, 2)),
     call("timeline", by="rank", rank=[0, 3], figure="reserved", from_ns=AT),
     call("timeline", by="category", rank="all", from_ns=AT),
     call("timeline", by="stream", figure="all", rank=1, until_ns=AT, points=8),

@@ -32,7 +32,6 @@ from rankmem_ship.sender import IngestCall
 from rankmem_ship.shipper import Shipper
 from rankmem_ship.spool_reader import reader as reader_module
 from rankmem_ship.spool_reader import segments as segments_module
-from repetitions import PROFILE
 from spool_synthetic import SyntheticSpool, training_records
 
 NOW = ShipConfig(grace_s=0.0)
@@ -196,7 +195,7 @@ def test_killed_by_sigkill_at_random_times_a_shipper_loses_and_doubles_nothing(
     session: Path, collector: FakeCollector
 ) -> None:
     for rank in range(2):
-        make_spool(session, collector, calls=15_000 if PROFILE == "long" else 6_000, rank=rank)
+        make_spool(session, collector, calls=15_000, rank=rank)
     expected = undisturbed(session, collector)
     rng = random.Random(5)
     target = 0
