@@ -5,6 +5,7 @@ And what no file of tests may leave behind for the next one in the same process.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
@@ -13,11 +14,15 @@ from pathlib import Path
 
 import duckdb
 import pytest
+import typer.testing
 
 import repetitions  # noqa: F401  (loads the profile of random tests)
 from constructed import clear, empty_database
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.store.store import Store, open_store
+
+# The command line is made anew from its functions each time that it is invoked, in 0.1 s; it never changes.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 _UNTIL_S = float(os.environ.get("RANKMEM_TESTS_UNTIL_S", "inf"))
 """Seconds since 1970 after which no test begins: .ci/run has a limit, and a slow machine may reach it."""

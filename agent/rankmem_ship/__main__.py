@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rankmem_agent.spool.election import LOG_NAME
 from rankmem_protos.errors import RankmemError
+from rankmem_protos.without_pandas import leave_pandas_out
 from rankmem_ship.config import ShipConfig
 from rankmem_ship.service import Service
 
@@ -25,6 +26,7 @@ def main(arguments: list[str]) -> int:
         print("Error: exactly one argument is required, the folder of a session", file=sys.stderr)
         print("Try: rankmem ship DIR", file=sys.stderr)
         return 2
+    leave_pandas_out()
     session_dir = Path(arguments[0]).absolute()
     logging.basicConfig(
         filename=session_dir / LOG_NAME,

@@ -15,10 +15,12 @@ from rankmem_aggregator.server import aggregator as server
 from rankmem_aggregator.server.process_exit import drain_on_signals, leave
 from rankmem_aggregator.supervision.memory_bound import MemoryBound
 from rankmem_protos.errors import RankmemError
+from rankmem_protos.without_pandas import leave_pandas_out
 
 
 def main() -> int:
     """Serves until a signal; returns the exit code."""
+    leave_pandas_out()
     try:
         config = AggregatorConfig.from_environment()
         logs.configure(config.log_format)

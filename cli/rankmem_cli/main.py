@@ -51,6 +51,7 @@ from rankmem_cli.verbs.timeline import timeline
 from rankmem_cli.verbs.top import top
 from rankmem_cli.verbs.weights import weights
 from rankmem_cli.verbs.whatif import whatif
+from rankmem_protos.without_pandas import leave_pandas_out
 
 VERBS: tuple[Callable[..., None], ...] = (
     demo,
@@ -135,6 +136,7 @@ app.add_typer(lake, name="lake")
 def main() -> None:
     """The entry point: runs the command line and exits with its code."""
     _open_standard_streams()
+    leave_pandas_out()
     try:
         code = errors.boundary(lambda: app(prog_name="rankmem"), verbose=lambda: _verbose)
     except SystemExit as ending:  # typer ends every verb with one

@@ -111,6 +111,7 @@ def _click(page: OpenPage, name: str, button: str = "left") -> None:
     page.settle()
 
 
+@pytest.mark.long
 def test_the_table_turns_its_pages_and_sorts_in_three_states(page: OpenPage) -> None:
     assert _ids(page) == list(range(BLOCKS - 1, 9, -1))
     page.tab.click("text=next")

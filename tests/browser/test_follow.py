@@ -12,6 +12,7 @@ from constructed import RankLog
 from page_browser import OpenPage, opened_page
 from page_growing import Growing
 from page_server import served_page
+from repetitions import PROFILE
 
 SECOND = 1_000_000_000
 
@@ -50,6 +51,7 @@ def asked(page: OpenPage) -> list[str]:
     return [path for path in paths if path != "live"]
 
 
+@pytest.mark.long
 def test_what_was_alive_after_an_event_is_not_asked_for_again(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +99,8 @@ def test_what_is_over_is_not_sent_again_and_the_picture_is_that_of_a_page_opened
         page.open(**state)
         page.until("rankmem.live().told && rankmem.live().following")
         parts = []
-        for seconds in (42, 44, 50, 75):  # the cells of the last are twice as long
+        # The cells of the last are twice as long.
+        for seconds in (42, 44, 50, 75) if PROFILE == "long" else (42, 44):
             _grow(page, growing, seconds, log_until(seconds, 100))
             routes = [address for address in asked(page) if address in ("heat", "curve")]
             assert set(routes) == {"heat", "curve"}
@@ -114,15 +117,17 @@ def test_what_is_over_is_not_sent_again_and_the_picture_is_that_of_a_page_opened
             assert (rest, cell_ns & (cell_ns - 1)) == (0, 0), "cells are as long as a power of two"
             assert page.tab.evaluate(PICTURES) == other.tab.evaluate(PICTURES)
             other.tab.goto("about:blank")  # it follows no more
-        assert ["heat" in each for each in parts] == [False, True, True, False], (
+        assert ["heat" in each for each in parts] == [False, True, True, False][: len(parts)], (
             "a page that was just opened knows nothing yet, nor of longer cells"
         )
-        assert sum("curve" in each for each in parts[1:]) >= 1, "its columns are longer at another time"
+        if len(parts) > 2:
+            assert sum("curve" in each for each in parts[1:]) >= 1, "its columns are longer at another time"
         assert any(byte for byte in heat["rows"][0]["above"])
         page.check()
         context.close()
 
 
+@pytest.mark.long
 def test_the_strip_of_the_session_is_drawn_though_a_newer_state_was_asked_for_meanwhile(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

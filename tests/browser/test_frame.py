@@ -71,6 +71,7 @@ def test_what_is_copied_is_said_and_what_is_not(page: OpenPage, permissions: lis
     page.until_announced(said)
 
 
+@pytest.mark.long
 def test_on_paper_it_is_light_undistorted_and_whole_and_afterwards_as_before(page: OpenPage) -> None:
     page.tab.add_init_script(
         "try { localStorage.setItem('rankmem-theme', 'dark') } catch {}"
@@ -230,6 +231,7 @@ def test_a_range_that_is_named_is_in_the_link_and_on_the_diagrams(page: OpenPage
     page.tab.click("dialog button:has-text('close')")
 
 
+@pytest.mark.long
 def test_an_older_link_has_one_name_for_the_line_and_the_size(page: OpenPage) -> None:
     page.open(view="job", limit=1)
     assert (page.state("line"), page.state("limit")) == ("1", None)

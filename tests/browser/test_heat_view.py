@@ -74,6 +74,7 @@ def test_hovering_says_the_exact_bytes_and_a_click_chooses_the_event(page: OpenP
     assert page.state("seq") == str(expected[0]["seq"])
 
 
+@pytest.mark.long
 def test_modes_orders_and_the_limit_are_in_the_link(page: OpenPage) -> None:
     page.tab.click("#heat button[data-value=median]")
     page.settle()
@@ -128,6 +129,7 @@ def test_ranks_together_follow_their_chooser(page: OpenPage) -> None:
     assert "64 ranks on 8 hosts" in page.tab.inner_text("#ranks_curve .note")
 
 
+@pytest.mark.long
 def test_any_of_ten_thousand_ranks_is_found(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -69,6 +69,7 @@ def test_findings_are_asked_for_and_lead_to_the_view_that_shows_them(
     assert opened.tab.locator("#findings ol li").count() == 3, "asked once, it stays"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("opened", ["fit"], indirect=True)
 def test_another_batch_is_predicted_and_a_refusal_stands_in_its_panel(opened: OpenPage) -> None:
     opened.open(view="fit")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from main_job import RANKMEM, TORCHRUN, environment
+from main_job import RANKMEM, RUN, TORCHRUN, environment
 from page_browser import OpenPage
 from rankmem_aggregator import connect
 from waiting import until
@@ -95,7 +95,7 @@ def training(served: Served, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Two ranks that train, recorded by the aggregator."""
     (folder / "train.py").write_text(TRAIN)
     train = (*TORCHRUN, "--nproc_per_node", "2", str(folder / "train.py"), str(folder / "stop"))
-    command = (*RANKMEM, "run", "--aggregator", served.aggregator, "--name", "live", "--", *train)
+    command = (*RUN, "--aggregator", served.aggregator, "--name", "live", "--", *train)
     with (folder / "train.log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment(folder), stdout=log, stderr=log)
         try:

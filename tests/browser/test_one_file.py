@@ -88,6 +88,7 @@ def test_every_view_has_what_it_asks_and_what_is_not_kept_says_so(opened: Any, t
     page.check()
 
 
+@pytest.mark.long
 def test_chosen_ranks_and_a_range_are_where_the_file_begins(opened: Any, tmp_path: Path) -> None:
     base = 1_700_000_000 * 10**9
     path = written(tmp_path, ranks=[1, 0], from_ns=base + 2 * 10**9, until_ns=base + 6 * 10**9)
@@ -117,6 +118,7 @@ def test_names_of_a_recording_cannot_act_in_the_file(opened: Any, tmp_path: Path
     page.check()
 
 
+@pytest.mark.long
 def test_the_policy_of_the_file_stops_a_script_of_another(opened: Any, tmp_path: Path) -> None:
     path = written(tmp_path)
     other = path.with_name("other.html")

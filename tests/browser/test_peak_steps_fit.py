@@ -65,6 +65,7 @@ def test_a_bar_leads_to_its_rank_at_that_instant_also_by_keyboard(page: OpenPage
     assert page.state("seq") == str(first["seq"])
 
 
+@pytest.mark.long
 def test_of_many_bars_all_can_be_turned_to(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -113,6 +114,7 @@ def test_the_leaking_line_is_on_the_screen_first(page: OpenPage) -> None:
     assert page.drawn("steps-table")["rank"] == 0
 
 
+@pytest.mark.long
 def test_the_steps_are_those_of_the_attempt_that_is_chosen(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -116,6 +116,7 @@ def test_the_wheel_goes_from_the_whole_to_single_events_with_operator_and_stack_
     assert "stack" in text or "train.py:7 forward" in text
 
 
+@pytest.mark.long
 def test_shift_and_dragging_moves_the_range_and_a_double_click_doubles_it(page: OpenPage) -> None:
     page.open(view="rank", rank=1)
     first, last = page.tab.evaluate("[window.rankmem.job().first, window.rankmem.job().last]")
@@ -140,6 +141,7 @@ def test_shift_and_dragging_moves_the_range_and_a_double_click_doubles_it(page: 
     assert abs(doubled_end + doubled - moved - moved_end) <= 2, "around its middle"
 
 
+@pytest.mark.long
 def test_keys_go_to_the_peak_the_next_higher_one_an_error_and_a_step(
     page: OpenPage, events: list[tuple[int, int, int]]
 ) -> None:
@@ -180,6 +182,7 @@ def test_g_goes_to_a_time_a_step_or_an_event(page: OpenPage, events: list[tuple[
     page.settle()
 
 
+@pytest.mark.long
 def test_arrows_in_the_events_step_from_one_to_the_next(
     page: OpenPage, events: list[tuple[int, int, int]]
 ) -> None:

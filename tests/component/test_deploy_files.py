@@ -104,6 +104,7 @@ def test_the_unit_of_a_lakes_aggregator_serves_the_lake_of_its_environment(
     assert "EnvironmentFile=-/etc/rankmem/lake.env" in text
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_action_records_both_sides_and_its_exit_code_is_the_verdict(tmp_path: Path) -> None:
     """Its steps but for pip and gh, over two commits: the second keeps a copy of the model."""

@@ -55,6 +55,7 @@ def scattered(request: pytest.FixtureRequest, lake: str) -> Iterator[ScatteredQu
         yield queries
 
 
+@pytest.mark.long
 def test_every_view_and_macro_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
     assert scattered.engine.workers >= 2
     check_views(file, scattered, RESTARTED, AT_NS, 1)

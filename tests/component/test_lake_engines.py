@@ -46,7 +46,7 @@ def test_every_view_and_macro_answers_as_the_file(file: Queries, scattered: Scat
 
 
 def test_every_named_query_answers_as_the_file(file: Queries, scattered: ScatteredQueries) -> None:
-    for name, text, parameters in some_of(named_questions(RESTARTED, AT_NS, 1), 2, lambda one: one[0]):
+    for name, text, parameters in some_of(named_questions(RESTARTED, AT_NS, 1), 4, lambda one: one[0]):
         if "-- Scatter: none" not in text:
             assert scattered.sql(text, parameters) == file.sql(text, parameters), name
 
@@ -80,7 +80,7 @@ def test_every_grouping_answers_as_the_file(file: Queries, scattered: ScatteredQ
         assert scattered.sql(text, parameters) == file.sql(text, parameters), name
 
 
-@examples(0.3)
+@examples(0.15)
 @given(data=st.data())
 def test_random_parts_by_host_are_the_whole(
     file: Queries, scattered: ScatteredQueries, data: st.DataObject
@@ -97,7 +97,7 @@ def test_random_parts_by_host_are_the_whole(
     assert ordered(pa.concat_tables(answers), text) == file.sql(text, given_)
 
 
-@examples(0.3)
+@examples(0.15)
 @given(data=st.data())
 def test_random_slices_of_time_have_the_peak_of_the_whole(
     file: Queries, scattered: ScatteredQueries, data: st.DataObject

@@ -102,6 +102,7 @@ def test_compact_cuts_such_a_session_again(tmp_path: Path, monkeypatch: pytest.M
     assert compact_lake(lake, part_rows=12).num_old == 0
 
 
+@pytest.mark.long
 def test_another_import_cuts_such_a_session_again(tmp_path: Path) -> None:
     lake, database = cut_lake(tmp_path), tmp_path / "killed.duckdb"
     with duckdb.connect(database) as connection:
@@ -113,6 +114,7 @@ def test_another_import_cuts_such_a_session_again(tmp_path: Path) -> None:
     assert import_database(database, lake, part_rows=12).sessions[SESSION] == "already there"
 
 
+@pytest.mark.long
 def test_openings_of_the_layout_before_are_not_used_and_nothing_else_is_refused(tmp_path: Path) -> None:
     lake = cut_lake(tmp_path)
     before = _whole(lake)

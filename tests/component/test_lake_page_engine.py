@@ -40,6 +40,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.long
 def test_readers_share_the_workers_of_one_engine(lake: str, tasks: list[int]) -> None:
     shared = SharedEngine(open_engine("processes:2"))
     with connect(lake) as one:
@@ -121,6 +122,7 @@ def test_the_page_asks_its_engine(lake: str, tasks: list[int], monkeypatch: pyte
     assert tasks
 
 
+@pytest.mark.long
 def test_an_export_is_the_same_with_an_engine(lake: str, tasks: list[int], tmp_path: Path) -> None:
     for name, engine in (("one", []), ("two", ["--engine", "processes:2"])):
         arguments = ["export", "parquet", str(tmp_path / name), "--lake", lake, "--session", RESTARTED]

@@ -84,16 +84,22 @@ def test_without_a_compiler_a_library_built_ahead_is_used(
     assert build.build_tap() == ahead
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tap for this torch, compiled once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANKMEM_TAP_CACHE", str(tmp_path_factory.mktemp("made")))
+        return build.build_tap()
+
+
 @pytest.fixture
-def came_along(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def came_along(cache: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tap that came with rankmem, for this torch; and no compiler."""
-    made = build.build_tap()
     folder = tmp_path / "prebuilt"
     folder.mkdir()
     monkeypatch.setattr("rankmem_agent.tap.prebuilt.FOLDER", folder)
     path = folder / f"{made.stem.rpartition('-')[0]}.so"
     shutil.copy(made, path)
-    made.unlink()
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     return path
 

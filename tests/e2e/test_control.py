@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from main_job import RANKMEM, TIMEOUT_S, TORCHRUN, environment, rows
+from main_job import RANKMEM, RUN, TIMEOUT_S, TORCHRUN, environment, rows
 from rankmem_aggregator import connect
 from rankmem_cli.main import app
 from rankmem_protos.errors import RankmemError
@@ -71,7 +71,7 @@ def reached(address: str, step: int) -> Callable[[], bool]:
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("control")
-    command = (*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "2", str(TRAIN))
+    command = (*RUN, "--", *TORCHRUN, "--nproc-per-node", "2", str(TRAIN))
     with served(folder) as address:
         variables = environment(folder, RANKMEM_AGGREGATOR=address)
         with (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, ask, call, rankmem, rows
+from main_job import RUN, ask, call, rankmem, rows
 
 pytestmark = pytest.mark.timeout(900)  # the first of them runs three jobs
 SCRIPT = Path(__file__).parent / "training_scripts/detail.py"
@@ -20,7 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("detail")
     said = set()
     for detail in ("full", "operators", "events"):
-        command = (*RANKMEM, "run", "--name", detail, "--detail", detail, "--", sys.executable, str(SCRIPT))
+        command = (*RUN, "--name", detail, "--detail", detail, "--", sys.executable, str(SCRIPT))
         done = call(command, made)
         assert done.returncode == 0, done.stderr
         assert "complete: rank" not in done.stderr

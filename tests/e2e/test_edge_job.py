@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TORCHRUN, TRAIN, ask, call, environment, rows
+from main_job import RANKMEM, RUN, TIMEOUT_S, TORCHRUN, TRAIN, ask, call, environment, rows
 
 pytest.importorskip("deltalake")
 SERVE = (*RANKMEM, "serve", "--lake", "lake", "--listen", "127.0.0.1:0")
@@ -30,7 +30,7 @@ def test_events_stay_on_the_host_until_they_are_fetched(tmp_path: Path) -> None:
         try:
             train = (*TORCHRUN, "--nproc-per-node", "2", str(TRAIN), "--steps", "3")
             edge = {"RANKMEM_EDGE": "on", "RANKMEM_EDGE_STAY_S": "600"}
-            done = call((*RANKMEM, "run", *at, "--", *train), tmp_path, **edge)
+            done = call((*RUN, *at, "--", *train), tmp_path, **edge)
             assert done.returncode == 0, done.stderr
             ranks = rows(tmp_path, "ranks", "--lake", "lake")
             assert [(row["rank"], row["complete"]) for row in ranks] == [(0, True), (1, True)]

@@ -1,4 +1,8 @@
-"""A training behaves as without us: output, exit code, results; and leaves complete data where it can."""
+"""A training behaves as without us: output, exit code, results; and leaves complete data where it can.
+
+Of ways to end, CI has one of each kind: an exception, an exit that Python does not see, a signal, an
+interrupt. Of reasons why the agent cannot start, it has one each of the tap, the folders and the settings.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ from harmless_runs import (
 )
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.spool.folder import default_roots
+from repetitions import long_but
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +63,7 @@ def test_a_plain_script_gives_the_same_bits_as_rank_0_of_1(plain_alone: Run, tmp
     assert [spool.steps for spool in spools(tmp_path)] == [5]
 
 
+@pytest.mark.long
 def test_the_module_form_gives_the_same_bits_without_preload(plain_on_two_ranks: Run, tmp_path: Path) -> None:
     seeded, plain = str(SCRIPTS / "seeded.py"), plain_on_two_ranks
     recorded = without_agent(
@@ -73,7 +79,7 @@ def test_the_module_form_gives_the_same_bits_without_preload(plain_on_two_ranks:
     assert len({path.parent for path in (tmp_path / "spool").glob("*/*-*-*/")}) == 1  # one session
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", long_but(["fork", "spawn"], "fork"))
 def test_workers_of_a_dataloader_and_their_children_stay_silent(start: str, tmp_path: Path) -> None:
     plain, recorded = (
         without_agent(script("loader.py", start)),
@@ -86,7 +92,7 @@ def test_workers_of_a_dataloader_and_their_children_stay_silent(start: str, tmp_
     assert found[0].ended
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize("backend", long_but(["eager", "aot_eager", "inductor"], "eager"))
 def test_a_compiled_model_has_the_same_graphs_output_and_warnings(backend: str, tmp_path: Path) -> None:
     # A cache of its own for each run: the second would find what the first compiled, and count less.
     runs = [
@@ -109,7 +115,14 @@ def plainly_ended(way: str) -> Run:
 
 
 @pytest.mark.parametrize(
-    "way", ["raise", "exit", "text", "os._exit", "abort", "kill", "interrupt", "terminate"]
+    "way",
+    long_but(
+        ["raise", "exit", "text", "os._exit", "abort", "kill", "interrupt", "terminate"],
+        "raise",
+        "os._exit",
+        "kill",
+        "interrupt",
+    ),
 )
 def test_every_way_to_end_looks_as_without_us(way: str, tmp_path: Path) -> None:
     plain, recorded = plainly_ended(way), preloaded(script("ends.py", way), tmp_path)
@@ -122,7 +135,7 @@ def test_every_way_to_end_looks_as_without_us(way: str, tmp_path: Path) -> None:
     assert found[0].ended == (way in ("raise", "exit", "text", "interrupt"))
 
 
-@pytest.mark.parametrize("way", ["raise", "exit", "interrupt"])
+@pytest.mark.parametrize("way", long_but(["raise", "exit", "interrupt"], "raise"))
 def test_every_way_to_end_looks_as_without_us_in_the_module_form(way: str, tmp_path: Path) -> None:
     plain = plainly_ended(way)
     recorded = without_agent(
@@ -135,15 +148,16 @@ def test_every_way_to_end_looks_as_without_us_in_the_module_form(way: str, tmp_p
     assert [spool.ended for spool in spools(tmp_path)] == [True]
 
 
-def test_eight_ranks_at_once_build_the_tap_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", long_but([4, 8], 4))
+def test_ranks_that_start_at_once_build_the_tap_once(ranks: int, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    command = [*TORCHRUN, "--nproc-per-node", "8", str(SCRIPTS / "ends.py"), "done"]
+    command = [*TORCHRUN, "--nproc-per-node", str(ranks), str(SCRIPTS / "ends.py"), "done"]
     settings = {"RANKMEM_DRAIN_S": "1", "RANKMEM_SHIP_DRAIN_S": "10"}  # nobody but the ranks starts a shipper
     recorded = preloaded(command, tmp_path, RANKMEM_TAP_CACHE=str(cache), **settings)
     assert (recorded.returncode, recorded.stderr) == (0, "")
     assert len(list(cache.glob("*.so"))) == 1
     found = spools(tmp_path)
-    assert [spool.name.split("-")[1] for spool in found] == [str(rank) for rank in range(8)]
+    assert [spool.name.split("-")[1] for spool in found] == [str(rank) for rank in range(ranks)]
     assert all(spool.ended and spool.lost == 0 for spool in found)
     log = (tmp_path / "spool").glob("*/shipper.log")
     pids = {line.split()[2] for path in log for line in path.read_text().splitlines() if " INFO " in line}
@@ -160,9 +174,9 @@ def test_a_script_that_never_imports_torch_leaves_no_trace(tmp_path: Path) -> No
     ("settings", "why"),
     [
         ({"CXX": "/bin/false", "RANKMEM_TAP_CACHE": "{folder}/empty"}, "could not build the tap"),
-        ({"RANKMEM_TAP_CACHE": "/proc/nothing"}, "RANKMEM_TAP_CACHE"),
+        pytest.param({"RANKMEM_TAP_CACHE": "/proc/nothing"}, "RANKMEM_TAP_CACHE", marks=pytest.mark.long),
         ({"RANKMEM_SPOOL_DIR": "/proc/nothing"}, "/proc/nothing"),
-        ({"RANKMEM_SPOOL_BYTES": "none"}, "RANKMEM_SPOOL_BYTES='none'"),
+        pytest.param({"RANKMEM_SPOOL_BYTES": "none"}, "RANKMEM_SPOOL_BYTES='none'", marks=pytest.mark.long),
         ({"RANKMEM_AGGREGATOR": "nowhere"}, "RANKMEM_AGGREGATOR='nowhere'"),
     ],
 )

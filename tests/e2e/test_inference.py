@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, call, rows
+from main_job import RUN, call, rows
 
 pytestmark = pytest.mark.timeout(900)
 SCRIPT = """
@@ -32,7 +32,7 @@ print(sum(len(each) for each in found))
 def test_each_call_of_the_model_is_a_step_with_its_inputs(tmp_path: Path) -> None:
     script = tmp_path / "infer.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    done = call((*RANKMEM, "run", "--", sys.executable, str(script)), tmp_path, timeout_s=600)
+    done = call((*RUN, "--", sys.executable, str(script)), tmp_path, timeout_s=600)
     assert (done.returncode, done.stdout) == (0, "21\n"), done.stderr
     steps = rows(tmp_path, "steps")
     assert [(row["step"], row["optimizers"]) for row in steps] == [(n, ["model call"]) for n in range(6)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TRAIN, call, environment, rows
+from main_job import RANKMEM, RUN, TIMEOUT_S, TRAIN, call, environment, rows
 from rankmem_agent.spool.election import take_lock
 from repetitions import long_but
 
@@ -31,7 +31,7 @@ PLAIN = (sys.executable, str(TRAIN), "--steps", "2")
 def test_a_plain_script_is_rank_0_of_1_however_it_ends(
     tmp_path: Path, end: str, code: int, reason: str
 ) -> None:
-    done = call((*RANKMEM, "run", "--", *PLAIN, "--end", end), tmp_path)
+    done = call((*RUN, "--", *PLAIN, "--end", end), tmp_path)
     assert done.returncode == code, done.stderr
     assert done.stdout.count("loss") == 2
     assert ("the training failed" in done.stderr) == (end == "raise")
@@ -44,18 +44,18 @@ def test_a_plain_script_is_rank_0_of_1_however_it_ends(
 
 def test_a_command_without_torch_is_left_alone(tmp_path: Path) -> None:
     script = "import sys; print(sys.stdin.read(), end=''); print('to stderr', file=sys.stderr); sys.exit(5)"
-    done = call((*RANKMEM, "run", "--", sys.executable, "-c", script), tmp_path, text_in="through stdin\n")
+    done = call((*RUN, "--", sys.executable, "-c", script), tmp_path, text_in="through stdin\n")
     assert (done.returncode, done.stdout, done.stderr) == (5, "through stdin\n", "to stderr\n")
 
 
 def test_arguments_after_the_command_are_the_commands_own(tmp_path: Path) -> None:
     script = "import sys; print(sys.argv[1:])"
-    done = call((*RANKMEM, "run", sys.executable, "-c", script, "--db", "x", "--help", "--", "-v"), tmp_path)
+    done = call((*RUN, sys.executable, "-c", script, "--db", "x", "--help", "--", "-v"), tmp_path)
     assert done.stdout == "['--db', 'x', '--help', '--', '-v']\n"
 
 
 def test_a_command_that_does_not_exist_is_127_and_makes_no_database(tmp_path: Path) -> None:
-    done = call((*RANKMEM, "run", "--", "no-such-program"), tmp_path)
+    done = call((*RUN, "--", "no-such-program"), tmp_path)
     assert done.returncode == 127
     assert done.stderr.startswith("Error: no-such-program: command not found")
     assert list(tmp_path.iterdir()) == []
@@ -63,12 +63,12 @@ def test_a_command_that_does_not_exist_is_127_and_makes_no_database(tmp_path: Pa
 
 def test_a_file_that_cannot_be_executed_is_126(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a program")
-    assert call((*RANKMEM, "run", "--", "./notes.txt"), tmp_path).returncode == 126
+    assert call((*RUN, "--", "./notes.txt"), tmp_path).returncode == 126
 
 
 def test_a_database_that_is_none_is_said_before_the_training_starts(tmp_path: Path) -> None:
     (tmp_path / "rankmem.duckdb").write_text("this is not a database" * 1000)
-    done = call((*RANKMEM, "run", "--", sys.executable, "-c", "print('ran')"), tmp_path)
+    done = call((*RUN, "--", sys.executable, "-c", "print('ran')"), tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: ")
     assert "rankmem.duckdb" in done.stderr
@@ -112,7 +112,7 @@ sys.exit(7)
 @pytest.mark.usefixtures("_heeding_signals")
 @pytest.mark.parametrize(
     "number",
-    long_but([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP], signal.SIGTERM, signal.SIGINT),
+    long_but([signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP], signal.SIGTERM),
 )
 @pytest.mark.parametrize("how", ["process", "group", "every process", "group without the command"])
 def test_a_signal_reaches_the_command_once_whomever_it_was_sent_to(
@@ -120,7 +120,7 @@ def test_a_signal_reaches_the_command_once_whomever_it_was_sent_to(
 ) -> None:
     way = ["alone"] if how == "group without the command" else []
     with subprocess.Popen(
-        (*RANKMEM, "run", "--", sys.executable, "-c", COUNTS, *way),
+        (*RUN, "--", sys.executable, "-c", COUNTS, *way),
         cwd=tmp_path,
         env=environment(tmp_path),
         stdin=subprocess.PIPE,
@@ -157,10 +157,7 @@ def _members_of(group: int) -> list[int]:
 
 def test_a_command_killed_by_a_signal_gives_the_shells_code(tmp_path: Path) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
-    assert (
-        call((*RANKMEM, "run", "--", sys.executable, "-c", script), tmp_path).returncode
-        == 128 + signal.SIGTERM
-    )
+    assert call((*RUN, "--", sys.executable, "-c", script), tmp_path).returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.usefixtures("_heeding_signals")
@@ -183,7 +180,7 @@ print("got", count, flush=True)
     opener = (
         "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
     )
-    command = (*RANKMEM, "run", "--", sys.executable, "-c", script)
+    command = (*RUN, "--", sys.executable, "-c", script)
     with subprocess.Popen(
         (sys.executable, "-c", opener, *command),
         cwd=tmp_path,
@@ -205,13 +202,13 @@ print("got", count, flush=True)
     assert (process.returncode, out) == (0, "got 1\n")
 
 
-@pytest.mark.parametrize("shipper_drain_s", ["", "300"])
+@pytest.mark.parametrize("shipper_drain_s", long_but(["", "300"], "300"))
 def test_without_an_aggregator_the_spool_stays_and_ship_delivers_it_at_once(
     tmp_path: Path, shipper_drain_s: str
 ) -> None:
     """Also where the job's shipper would go on for minutes, as one does that was started again."""
     closed = "127.0.0.1:9"  # discard: nobody listens there
-    command = (*RANKMEM, "run", "--aggregator", closed, "--drain-s", "0.5", "--", *PLAIN)
+    command = (*RUN, "--aggregator", closed, "--drain-s", "0.5", "--", *PLAIN)
     done = call(command, tmp_path, RANKMEM_SHIP_DRAIN_S=shipper_drain_s)
     assert done.returncode == 0
     assert "Try: rankmem ship " in done.stderr

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TORCHRUN, TRAIN, call, environment, rankmem, rows
+from main_job import RANKMEM, RUN, TIMEOUT_S, TORCHRUN, TRAIN, call, environment, rankmem, rows
 
 DB = "mem.duckdb"
 
@@ -78,7 +78,7 @@ def test_a_copy_can_be_taken_while_it_runs(served: Served) -> None:
 @pytest.mark.usefixtures("trained")
 def test_run_records_into_a_database_that_an_aggregator_holds(served: Served) -> None:
     plain = (TORCHRUN[0], str(TRAIN), "--steps", "1")
-    done = call((*RANKMEM, "run", "--db", DB, "--name", "second", "--", *plain), served.folder)
+    done = call((*RUN, "--db", DB, "--name", "second", "--", *plain), served.folder)
     assert done.returncode == 0
     assert f"the aggregator at {served.address} holds" in done.stderr
     assert rows(served.folder, "sessions", "--db", DB)[0]["name"] == "second"

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TRAIN, environment, rows
+from main_job import RUN, TIMEOUT_S, TRAIN, environment, rows
+from repetitions import PROFILE
 from served import free_port, served
 
 TASK_TRAIN = (sys.executable, str(Path(__file__).with_name("task_train.py")))
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-RANKS = 3
+RANKS = 3 if PROFILE == "long" else 2
 DOUBLED = """
 SELECT session_id, attempt, rank, device, seq FROM memory_event GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL
 """
@@ -54,7 +55,7 @@ def start(
     folder: Path, command: Sequence[str], variables: dict[str, str], *options: str
 ) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        (*RANKMEM, "run", *options, "--", *command),
+        (*RUN, *options, "--", *command),
         cwd=folder,
         env=environment(folder, GLOO_SOCKET_IFNAME="lo", **variables),
         stdout=subprocess.DEVNULL,
@@ -136,10 +137,9 @@ def test_a_requeued_job_is_the_next_attempt_of_its_session(tmp_path: Path) -> No
 
 
 def test_a_session_that_is_recorded_twice_has_two_attempts_and_says_so(tmp_path: Path) -> None:
-    torchrun = (*TORCHRUN, "--standalone", "--nproc-per-node", "2", str(TRAIN))
-    place = ("--db", "job.duckdb")
-    said = [ended([start(tmp_path, torchrun, {}, *place, "--session", "100")]) for _ in range(2)]
-    assert attempts(tmp_path, *place) == whole(0, 1, ranks=2)
+    place, plain = ("--db", "job.duckdb"), (sys.executable, str(TRAIN))
+    said = [ended([start(tmp_path, plain, {}, *place, "--session", "100")]) for _ in range(2)]
+    assert attempts(tmp_path, *place) == whole(0, 1, ranks=1)
     assert "already existed" not in said[0][0]
     assert "already existed (attempt 0): this run is attempt 1" in said[1][0]
 
@@ -150,11 +150,11 @@ def test_two_runs_of_a_session_that_are_live_at_once_do_not_mix(tmp_path: Path) 
         place = ("--aggregator", aggregator)
         runs = []
         for number in range(2):
-            torchrun = (*TORCHRUN, "--standalone", "--nproc-per-node", "2", str(TRAIN))
+            torchrun = (*TORCHRUN, "--standalone", "--nproc-per-node", "1", str(TRAIN))
             spools = {"RANKMEM_SPOOL_DIR": str(tmp_path / f"spool-{number}")}
             runs.append(start(tmp_path, torchrun, spools, *place, "--session", "100"))
         ended(runs)
-        assert attempts(tmp_path, *place) == whole(0, 1, ranks=2)
+        assert attempts(tmp_path, *place) == whole(0, 1, ranks=1)
 
 
 def test_two_torchruns_of_one_job_on_one_host_are_one_attempt(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, call, rankmem, rows
+from main_job import RUN, call, rankmem, rows
 
 SCRIPT = Path(__file__).parent / "training_scripts/out_of_memory.py"
 ASKED_AT_ONCE = 1 << 40
@@ -23,7 +23,7 @@ def train(
 ) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
     """The training without and with rankmem."""
     command = (sys.executable, str(SCRIPT), how)
-    return call(command, folder), call((*RANKMEM, "run", "--", *command), folder)
+    return call(command, folder), call((*RUN, "--", *command), folder)
 
 
 def sql(folder: Path, query: str) -> list[dict[str, Any]]:
@@ -33,7 +33,12 @@ def sql(folder: Path, query: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [pytest.param("once", 0, marks=pytest.mark.long), ("raise", 1), ("kill", 137)]
+    ("how", "code"),
+    [
+        pytest.param("once", 0, marks=pytest.mark.long),
+        ("raise", 1),
+        pytest.param("kill", 137, marks=pytest.mark.long),
+    ],
 )
 def test_the_exception_is_the_same_and_the_request_is_recorded_with_its_line(
     tmp_path: Path, how: str, code: int

@@ -6,13 +6,13 @@ import json
 import re
 from pathlib import Path
 
-from main_job import RANKMEM, TORCHRUN, call, rankmem
+from main_job import RUN, TORCHRUN, call, rankmem
 
 SCRIPT = Path(__file__).parent / "training_scripts/meshed.py"
 
 
 def test_four_ranks_of_a_mesh_are_stored_with_the_coordinates_that_torch_gives_them(tmp_path: Path) -> None:
-    done = call((*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "4", str(SCRIPT)), tmp_path)
+    done = call((*RUN, "--", *TORCHRUN, "--nproc-per-node", "4", str(SCRIPT)), tmp_path)
     assert done.returncode == 0, done.stderr
     query = "SELECT rank, dp, tp, pp, cp, ep FROM rank_info ORDER BY rank"
     stored = json.loads(rankmem(tmp_path, "sql", query, "--format", "json"))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, call, environment
+from main_job import RUN, call, environment
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL_S = 900
@@ -112,7 +112,7 @@ def asked(pruned: Path, data: Path, *question: str) -> list[dict[str, object]]:
 def train(folder: Path, address: str) -> None:
     """A training in the tests' own environment that ships to the pruned one."""
     script = Path(__file__).with_name("training_scripts") / "mlp.py"
-    command = (*RANKMEM, "run", "--aggregator", address, "--", sys.executable, str(script))
+    command = (*RUN, "--aggregator", address, "--", sys.executable, str(script))
     done = call(command, folder)
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,8 @@
-"""What is not recorded is said in every answer, and how a process ended is told apart: real processes."""
+"""What is not recorded is said in every answer, and how a process ended is told apart: real processes.
+
+Every verb is asked for its text, in CI one in three for its JSON too. Ends that other files of ``e2e`` record
+as well (exits, kills) are left to ``make test-long``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TORCHRUN, ask, call, rankmem, rows
+from main_job import RANKMEM, RUN, TIMEOUT_S, TORCHRUN, ask, call, rankmem, rows
+from repetitions import PROFILE, long_but, some_of
 
 SCRIPT = Path(__file__).parent / "training_scripts/ends_or_fails.py"
 MIB = 1 << 20
@@ -21,7 +26,7 @@ VERBS = (
 
 def record(folder: Path, way: str, **settings: str) -> str:
     """Runs the script and returns what was said on stderr."""
-    done = call((*RANKMEM, "run", "--", sys.executable, str(SCRIPT), way), folder, **settings)
+    done = call((*RUN, "--", sys.executable, str(SCRIPT), way), folder, **settings)
     assert "held 16777216" in done.stdout
     return done.stderr
 
@@ -41,6 +46,7 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
     for verb in VERBS:
         done = ask(tmp_path, *verb)
         assert line in done.stderr, verb
+    for verb in some_of(VERBS, 3, " ".join):
         told = ask(tmp_path, *verb, "--format", "json")
         assert all("switched itself off" in row["incomplete"] for row in json.loads(told.stdout)), verb
         assert line in told.stderr, verb
@@ -52,6 +58,7 @@ def test_an_agent_that_switches_itself_off_is_said_in_every_answer(tmp_path: Pat
     assert "the agent switched itself off" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_module_that_cannot_be_read_costs_its_name_and_no_byte(tmp_path: Path) -> None:
     said = record(tmp_path, "odd_module")
     assert "0 lost, all complete" in said
@@ -80,12 +87,14 @@ ENDS: dict[str, tuple[str, int, str | None]] = {
     "children": ("exit", 0, None),
 }
 """Those that a process tells itself: state, exit code and exception."""
+if PROFILE != "long":
+    del ENDS["text"], ENDS["thread"]
 
 
 def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> None:
     """One after another below a shell: each is an attempt."""
     each = "; ".join(f"{sys.executable} {SCRIPT} {way}" for way in ENDS)
-    done = call((*RANKMEM, "run", "--", "sh", "-c", each), tmp_path, timeout_s=2 * TIMEOUT_S)
+    done = call((*RUN, "--", "sh", "-c", each), tmp_path, timeout_s=2 * TIMEOUT_S)
     assert done.stdout.count("held 16777216") == len(ENDS)
     assert "all complete" in done.stderr
     found = sorted(rows(tmp_path, "ranks"), key=lambda row: int(row["attempt"]))
@@ -96,11 +105,11 @@ def test_every_way_that_a_process_ends_itself_is_told_apart(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("way", "state", "exit_code", "exception"),
     [
-        ("exit", "exit 3", 3, None),
+        pytest.param("exit", "exit 3", 3, None, marks=pytest.mark.long),
         pytest.param("at_once", "_exit 5", 5, None, marks=pytest.mark.long),
         ("interrupt", "exception", -2, "KeyboardInterrupt"),
         pytest.param("term", "killed", -15, None, marks=pytest.mark.long),
-        ("kill", "killed", -9, None),
+        pytest.param("kill", "killed", -9, None, marks=pytest.mark.long),
     ],
 )
 def test_how_the_command_itself_ended_is_told_apart(
@@ -112,21 +121,19 @@ def test_how_the_command_itself_ended_is_told_apart(
     assert (row["state"], row["exit_code"], row["exception"]) == (state, exit_code, exception)
 
 
-def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", long_but(["once", "raise"], "raise"))
+def test_the_summary_of_an_out_of_memory_leads_to_its_answer(tmp_path: Path, how: str) -> None:
     script = SCRIPT.with_name("out_of_memory.py")
-    for how in ("once", "raise"):
-        done = call((*RANKMEM, "run", "--", sys.executable, str(script), how), tmp_path)
-        (line,) = [each for each in done.stderr.splitlines() if each.startswith("out of memory: ")]
-        assert line.startswith("out of memory: 1 allocation failed (rank 0, 1.00 TiB on cpu at +"), how
-        assert line.endswith((": rankmem oom --db rankmem.duckdb", ": rankmem oom")), line
-        asked = call((*RANKMEM, "diagnose", "--format", "json"), tmp_path)
-        first = json.loads(asked.stdout)["rows"][0]
-        assert first["kind"] == "oom"
-        found = f"finding ({first['certainty']}): {first['sentence']}: rankmem diagnose"
-        # On a busy machine the seconds that it may take are over before.
-        assert done.stderr.splitlines()[-1].startswith((found, "no finding within 5 s: rankmem diagnose")), (
-            how
-        )
+    done = call((*RANKMEM, "run", "--", sys.executable, str(script), how), tmp_path)
+    (line,) = [each for each in done.stderr.splitlines() if each.startswith("out of memory: ")]
+    assert line.startswith("out of memory: 1 allocation failed (rank 0, 1.00 TiB on cpu at +"), how
+    assert line.endswith((": rankmem oom --db rankmem.duckdb", ": rankmem oom")), line
+    asked = call((*RANKMEM, "diagnose", "--format", "json"), tmp_path)
+    first = json.loads(asked.stdout)["rows"][0]
+    assert first["kind"] == "oom"
+    found = f"finding ({first['certainty']}): {first['sentence']}: rankmem diagnose"
+    # On a busy machine the seconds that it may take are over before.
+    assert done.stderr.splitlines()[-1].startswith((found, "no finding within 5 s: rankmem diagnose")), how
 
 
 def test_steps_of_a_session_without_steps_say_why(tmp_path: Path) -> None:
@@ -140,7 +147,7 @@ def test_ranks_that_are_not_recorded_or_never_reported_are_in_every_answer(
     tmp_path: Path,
 ) -> None:
     script = SCRIPT.with_name("partly_recorded.py")
-    done = call((*RANKMEM, "run", "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
+    done = call((*RUN, "--", *TORCHRUN, "--nproc-per-node", "3", str(script)), tmp_path)
     assert done.returncode == 0, done.stderr
     assert "incomplete: rank 1, never reported: rank 2" in done.stderr
     found = {row["rank"]: (row["state"], row["complete"]) for row in rows(tmp_path, "ranks")}
@@ -159,7 +166,7 @@ def test_odd_numbers_and_60_000_arguments_cost_those_facts_alone(tmp_path: Path)
     script.write_text(SCRIPT.read_text())
     arguments = [f"--argument={number}" for number in range(60_000)]
     odd = {"RANKMEM_PARALLEL": "dp=99999999999,tp=1", "RANK": "0", "WORLD_SIZE": "99999999999"}
-    run = (*RANKMEM, "run", "--", sys.executable, str(script), "plain", *arguments)
+    run = (*RUN, "--", sys.executable, str(script), "plain", *arguments)
     done = call(run, tmp_path, **odd, RANKMEM_COMMAND="full")
     assert "held 16777216" in done.stdout
     said = [line for line in done.stderr.splitlines() if "left out" in line]

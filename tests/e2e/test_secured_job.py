@@ -12,7 +12,7 @@ from typing import NamedTuple
 import duckdb
 import pytest
 
-from main_job import RANKMEM, call, environment
+from main_job import RANKMEM, RUN, call, environment
 from rankmem_aggregator.server import certs
 
 SCRIPTS = Path(__file__).with_name("training_scripts")
@@ -73,9 +73,7 @@ def job(secured: Secured) -> subprocess.CompletedProcess[str]:
         "--token-file",
         "certs/ingest.token",
     )
-    return call(
-        (*RANKMEM, "run", *flags, "--", sys.executable, str(SCRIPTS / "tells_all.py")), secured.folder
-    )
+    return call((*RUN, *flags, "--", sys.executable, str(SCRIPTS / "tells_all.py")), secured.folder)
 
 
 def test_a_job_is_recorded_with_the_right_to_write_alone_and_says_that_it_may_not_read(
@@ -117,7 +115,7 @@ def test_a_wrong_ca_is_said_before_the_summary_and_the_training_is_not_touched(s
         "--token-file",
         "certs/ingest.token",
     )
-    command = (*RANKMEM, "run", "--drain-s", "1", *flags, "--", sys.executable, str(SCRIPTS / "tells_all.py"))
+    command = (*RUN, "--drain-s", "1", *flags, "--", sys.executable, str(SCRIPTS / "tells_all.py"))
     done = call(command, secured.folder)
     assert done.returncode == 0
     assert "not signed by --tls-ca" in done.stderr
@@ -126,7 +124,7 @@ def test_a_wrong_ca_is_said_before_the_summary_and_the_training_is_not_touched(s
 
 def test_a_token_file_that_cannot_be_used_stops_the_job_before_it_begins(secured: Secured) -> None:
     flags = ("--aggregator", secured.address, "--tls-ca", "certs/ca.pem", "--token-file", "certs/nothing")
-    done = call((*RANKMEM, "run", *flags, "--", sys.executable, "-c", "print('ran')"), secured.folder)
+    done = call((*RUN, *flags, "--", sys.executable, "-c", "print('ran')"), secured.folder)
     assert done.returncode == 1
     assert "--token-file" in done.stderr
     assert "ran" not in done.stdout
@@ -146,12 +144,11 @@ def texts(database: Path) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("stacks", ["names", "full"])
+@pytest.mark.parametrize("stacks", [pytest.param("names", marks=pytest.mark.long), "full"])
 def test_paths_secrets_and_the_environment_stay_on_the_host(tmp_path: Path, stacks: str) -> None:
     script = SCRIPTS / "tells_all.py"
     command = (
-        *RANKMEM,
-        "run",
+        *RUN,
         "--db",
         "m.duckdb",
         "--",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TRAIN, environment, rankmem, rows
+from main_job import RUN, TIMEOUT_S, TRAIN, environment, rankmem, rows
 from served import free_port, served
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -58,7 +58,7 @@ def test_two_hosts_of_a_torchrun_are_one_session(tmp_path: Path, aggregator: str
             "1",
             *rendezvous,
         )
-        run = (*RANKMEM, "run", "--aggregator", aggregator, "--session", "job-7", "--name", "two hosts", "--")
+        run = (*RUN, "--aggregator", aggregator, "--session", "job-7", "--name", "two hosts", "--")
         command = (*run, *torchrun, str(TRAIN))
         command = as_host(tmp_path, number, command) if are_hosts else command
         spools = {"RANKMEM_SPOOL_DIR": str(tmp_path / f"spool-{number}"), "GLOO_SOCKET_IFNAME": "lo"}
@@ -102,7 +102,7 @@ def timeline_title(folder: Path, aggregator: str) -> str:
 def test_a_host_that_cannot_know_of_the_others_says_so(tmp_path: Path) -> None:
     port = str(free_port())
     alone = ("--nnodes", "1:2", "--rdzv-backend", "static", "--master-port", port)
-    command = (*RANKMEM, "run", "--", sys.executable, "-c", "pass", "torchrun", *alone)
+    command = (*RUN, "--", sys.executable, "-c", "pass", "torchrun", *alone)
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
     )

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from main_job import RANKMEM, TIMEOUT_S, TRAIN, environment, rows
+from main_job import RUN, TIMEOUT_S, TRAIN, environment, rows
 from served import free_port, served
 from waiting import until
 
@@ -116,7 +116,7 @@ def _wait_for_nodes(variables: dict[str, str]) -> None:
 def srun(folder: Path, slurm: dict[str, str], tasks: int, aggregator: str, *command: str) -> str:
     """Runs ``rankmem run`` as tasks on both nodes; what they said."""
     met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    run = ("srun", "-N2", f"-n{tasks}", *RANKMEM, "run", "--aggregator", aggregator, "--", *command)
+    run = ("srun", "-N2", f"-n{tasks}", *RUN, "--aggregator", aggregator, "--", *command)
     done = subprocess.run(
         run,
         cwd=folder,

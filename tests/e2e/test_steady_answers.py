@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, call
+from main_job import RUN, call
 from steady_answers import (
     Side,
     calls_differing,
@@ -62,7 +62,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Side, Side]:
     sides = []
     for name, variables in (("observed", {}), ("steady", {"RANKMEM_STEADY": "10"})):
         folder = tmp_path_factory.mktemp(name)
-        command = (*RANKMEM, "run", "--db", "mem.duckdb", "--", sys.executable, str(SCRIPT))
+        command = (*RUN, "--db", "mem.duckdb", "--", sys.executable, str(SCRIPT))
         done = call(command, folder, RANKMEM_SESSION=SESSION, **variables)
         assert "trained 200" in done.stdout, done.stderr
         sides.append(open_side(folder / "mem.duckdb", SESSION))

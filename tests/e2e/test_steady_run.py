@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from main_job import RANKMEM, ask, call, rows
+from main_job import RUN, ask, call, rows
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +21,7 @@ EVIDENCE = "rank 0: some blocks are known by what was read at their allocation (
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The run's folder, and what was said at its end."""
     made = tmp_path_factory.mktemp("steady")
-    done = call((*RANKMEM, "run", "--", sys.executable, str(SCRIPT)), made, RANKMEM_STEADY="auto")
+    done = call((*RUN, "--", sys.executable, str(SCRIPT)), made, RANKMEM_STEADY="auto")
     assert "trained 60" in done.stdout, done.stderr
     return made, done.stderr
 
@@ -44,8 +44,9 @@ def test_the_end_and_status_say_in_how_many_steps_calls_were_not_observed(run: t
     assert "all complete" in said
 
 
+@pytest.mark.long
 def test_a_wish_without_effect_is_said(tmp_path: Path) -> None:
-    command = (*RANKMEM, "run", "--", sys.executable, str(SCRIPT))
+    command = (*RUN, "--", sys.executable, str(SCRIPT))
     done = call(command, tmp_path, RANKMEM_STEADY="auto", RANKMEM_MODULES="off")
     assert "trained 60" in done.stdout, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "RANKMEM_STEADY" in line)

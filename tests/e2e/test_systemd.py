@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from booted_systemd import DEPLOY, Booted, booted, missing
-from main_job import RANKMEM, call
+from main_job import RANKMEM, RUN, call
 from rankmem_aggregator.server import certs
 from served import free_port
 from waiting import until
@@ -35,7 +35,7 @@ def unit(name: str, *changes: tuple[str, str]) -> dict[str, str]:
 
 
 def train(folder: Path, address: str, **variables: str) -> None:
-    command = (*RANKMEM, "run", "--aggregator", address, "--", sys.executable, str(SCRIPTS / "mlp.py"))
+    command = (*RUN, "--aggregator", address, "--", sys.executable, str(SCRIPTS / "mlp.py"))
     done = call(command, folder, **variables)
     assert done.returncode == 0, done.stderr
 

@@ -1,4 +1,7 @@
-"""A rank is who trains: whatever started it, however it was numbered, and nobody else."""
+"""A rank is who trains: whatever started it, however it was numbered, and nobody else.
+
+CI has each kind of start and of numbers once; what only combines them is left to ``make test-long``.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from harmless_runs import (
     script,
     spools,
 )
+from repetitions import long_but
 
 STARTS = str(SCRIPTS / "starts_ranks.py")
 
@@ -45,7 +49,7 @@ def _ranks(folder: Path) -> list[tuple[int, int, int, int]]:
     return sorted(found)
 
 
-@pytest.mark.parametrize("way", ["spawned", pytest.param("forkserver", marks=pytest.mark.long), "children"])
+@pytest.mark.parametrize("way", long_but(["spawned", "forkserver", "children"], "children"))
 def test_ranks_that_only_their_process_group_numbers_are_all_recorded(way: str, tmp_path: Path) -> None:
     done = _run(way, tmp_path)
     assert done.stderr == ""
@@ -57,6 +61,7 @@ def test_torch_s_spawn_is_such_a_start_and_the_next_one_another_attempt(tmp_path
     assert _ranks(tmp_path) == [(a, r, 2, 3) for a in (0, 1) for r in (0, 1)]
 
 
+@pytest.mark.long
 def test_a_wrapper_leaves_the_rank_to_the_trainings_that_it_starts_an_attempt_each(tmp_path: Path) -> None:
     assert _run("wrapper", tmp_path, "2").stderr == ""
     assert _ranks(tmp_path) == [(0, 0, 1, 3), (1, 0, 1, 3)]
@@ -102,7 +107,10 @@ def test_a_script_of_tensors_alone_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("way", "numbers"),
-    [("serves", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}), ("tensors", {})],
+    [
+        ("serves", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}),
+        pytest.param("tensors", {}, marks=pytest.mark.long),
+    ],
 )
 def test_a_job_without_an_optimizer_is_published_while_it_runs(
     way: str, numbers: dict[str, str], tmp_path: Path
@@ -120,20 +128,20 @@ def test_a_job_without_an_optimizer_is_published_while_it_runs(
 
 
 def test_a_rank_that_is_killed_before_it_trains_is_not_lost(tmp_path: Path) -> None:
-    from main_job import RANKMEM, call, rows
+    from main_job import RUN, call, rows
 
     code = "import os, signal, torch; x = torch.randn(1 << 20); os.kill(os.getpid(), signal.SIGKILL)"
-    done = call((*RANKMEM, "run", "--", sys.executable, "-c", code), tmp_path)
+    done = call((*RUN, "--", sys.executable, "-c", code), tmp_path)
     assert done.returncode == 137, done.stderr
     (rank,) = rows(tmp_path, "ranks")
     assert (rank["rank"], rank["events_lost"], rank["end_reason"]) == (0, 0, "killed")
 
 
-@pytest.mark.parametrize("options", [["-I"], ["-E"], ["-u", "-Es"], ["-S"]])
+@pytest.mark.parametrize("options", long_but([["-I"], ["-E"], ["-u", "-Es"], ["-S"]], ["-I"], ["-S"]))
 def test_a_python_that_ignores_the_preload_is_said_before_it_runs(options: list[str], tmp_path: Path) -> None:
-    from main_job import RANKMEM, call
+    from main_job import RUN, call
 
-    done = call((*RANKMEM, "run", "--", sys.executable, *options, "-c", "print('ran')"), tmp_path)
+    done = call((*RUN, "--", sys.executable, *options, "-c", "print('ran')"), tmp_path)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "is not recorded" in done.stderr
     assert "Try: " in done.stderr

@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from faults.ledger import Totals, check
 from faults.scene import Scene, opened
-from main_job import RANKMEM, call
+from main_job import RANKMEM, RUN, call
 from rankmem_agent.spool.folder import spools
 from rankmem_ship.spool_reader.segments import CONTROL_DTYPE
 from waiting import until
@@ -190,9 +190,7 @@ def read_only(scene: Scene) -> None:
     assert done.returncode == 1
     assert "cannot be written" in done.stderr, done.stderr
     assert "Try: copy" in done.stderr
-    training = call(
-        (*RANKMEM, "run", "--", sys.executable, "-c", TRAINING), scene.folder, RANKMEM_SPOOL_DIR=str(root)
-    )
+    training = call((*RUN, "--", sys.executable, "-c", TRAINING), scene.folder, RANKMEM_SPOOL_DIR=str(root))
     assert (training.returncode, training.stdout) == (0, "trained\n"), training.stderr
     said = [line for line in training.stderr.splitlines() if "read-only" in line.lower()]
     assert ["the agent is off" in line for line in said] == [True, False], training.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from faults.ledger import Totals, check
 from faults.scene import Scene
 from main_job import RANKMEM, call
@@ -19,6 +21,7 @@ def whole(found: Totals) -> bool:
     return (found.found, found.explained, found.duplicated) == (found.expected, 0, 0)
 
 
+@pytest.mark.long
 def test_an_aggregator_that_comes_late_gets_everything(scene: Scene) -> None:
     for rank in range(2):
         scene.start_rank(rank, "--events", str(EVENTS), "--seconds", "0.5", "--world-size", "2")

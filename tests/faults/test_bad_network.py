@@ -15,7 +15,7 @@ import pytest
 from faults.ledger import check
 from faults.proxy import Proxy, Wire
 from faults.scene import Scene
-from main_job import RANKMEM, call
+from main_job import RUN, call
 from rankmem_aggregator.query import remote
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import sender
@@ -44,6 +44,7 @@ def run_reference(scene: Scene) -> None:
     assert (found.found, found.explained, found.duplicated) == (EVENTS, 0, 0)
 
 
+@pytest.mark.long
 def test_a_slow_network_costs_time_alone(scene: Scene, proxy: Proxy) -> None:
     proxy.wire_of = lambda number: Wire(delay_s=0.03)
     scene.start_aggregator()
@@ -67,12 +68,13 @@ def test_a_path_that_dies_within_some_bytes_of_every_connection_brings_everythin
 ) -> None:
     """No batch of the usual size gets through, however often it is sent: smaller ones do."""
     proxy.wire_of = lambda number: Wire(up_bytes_max=bytes_max)
-    scene.start_rank(0, "--events", str(EVENTS)).process.wait(DEADLINE_S)
+    events = EVENTS if bytes_max < 250_000 else EVENTS // 2
+    scene.start_rank(0, "--events", str(events)).process.wait(DEADLINE_S)
     scene.start_aggregator()
     scene.deliver()
     scene.close_aggregator()
     found = check(scene.database, scene.written())
-    assert (found.found, found.explained, found.duplicated) == (EVENTS, 0, 0)
+    assert (found.found, found.explained, found.duplicated) == (events, 0, 0)
     assert proxy.num_cut >= 3
 
 
@@ -91,7 +93,7 @@ def test_a_stream_that_arrives_twice_is_stored_once(scene: Scene, proxy: Proxy) 
     assert proxy.num_connections > 0
 
 
-@pytest.mark.parametrize("swallows_after", [0, 5_000])
+@pytest.mark.parametrize("swallows_after", [0, pytest.param(5_000, marks=pytest.mark.long)])
 def test_a_path_that_swallows_everything_is_given_up_and_the_next_one_tried(
     scene: Scene, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, swallows_after: int
 ) -> None:
@@ -167,7 +169,7 @@ def test_a_job_whose_aggregator_is_swallowed_ends_when_it_said_it_would(
     proxy.wire_of = lambda number: Wire(swallows_after=0)
     scene.start_aggregator()
     script = "import torch; torch.ones(1000).sum()"
-    run = (*RANKMEM, "run", "--aggregator", proxy.address, "--drain-s", "1", "--")
+    run = (*RUN, "--aggregator", proxy.address, "--drain-s", "1", "--")
     began_s = time.monotonic()
     done = call((*run, sys.executable, "-c", script), tmp_path)
     assert done.returncode == 0

@@ -11,6 +11,7 @@ import pytest
 
 from faults.full_disk import SCENARIOS
 from faults.scene import TESTS
+from repetitions import long_but
 
 ALONE = ("unshare", "--map-root-user", "--mount")
 MOUNT = 'mount -t tmpfs tmpfs "$1"'
@@ -22,7 +23,9 @@ def can_mount(folder: Path) -> bool:
     return tried.returncode == 0
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario", long_but(SCENARIOS, "spool_full", "database_full_and_killed", "database_flaps", "read_only")
+)
 def test_a_full_disk_costs_what_the_database_says_and_no_more(tmp_path: Path, scenario: str) -> None:
     run(scenario, tmp_path, fills=12, timeout_s=250)
 

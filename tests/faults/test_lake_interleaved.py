@@ -130,7 +130,7 @@ def _check(lake: Path, database: Path) -> None:
         assert logged == sorted(file.path for file in catalog.of_table(name)), name
 
 
-@pytest.mark.parametrize("at", some_of(range(PLACES), 16))
+@pytest.mark.parametrize("at", some_of(range(PLACES), 32))
 def test_another_import_runs_in_between(
     at: int, places: _Places, databases: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -153,7 +153,7 @@ def test_another_has_committed_events_and_dies_before_they_count(
     _check(tmp_path, database)
 
 
-@pytest.mark.parametrize("at", some_of(range(PLACES), 16))
+@pytest.mark.parametrize("at", some_of(range(PLACES), 32))
 def test_one_that_died_is_gone_on_with_after_more_was_recorded(
     at: int, places: _Places, databases: tuple[Path, Path], tmp_path: Path
 ) -> None:

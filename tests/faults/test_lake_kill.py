@@ -169,7 +169,7 @@ def test_a_killed_compaction_leaves_all_as_it_was_or_as_it_will_be(tmp_path: Pat
 def test_questions_are_answered_the_same_while_a_lake_is_compacted_vacuumed_and_pruned(
     tmp_path: Path,
 ) -> None:
-    lake = in_small_files(tmp_path, "lake", 8)
+    lake = in_small_files(tmp_path, "lake", 4)
     expected = answers_of(lake)[1:]
     failures: list[object] = []
     is_over = threading.Event()

@@ -17,7 +17,7 @@ import pytest
 
 from faults.ledger import check
 from faults.scene import Rank, Scene
-from main_job import RANKMEM, environment, rows
+from main_job import RUN, environment, rows
 from rankmem_agent.preload.drain import pending_records
 from rankmem_agent.spool import life
 from rankmem_agent.spool.election import is_shipping
@@ -100,6 +100,7 @@ def test_a_rank_that_is_killed_in_a_container_is_known_to_be_dead_outside(scene:
     _check_all(scene)
 
 
+@pytest.mark.long
 def test_a_shipper_in_one_container_ships_the_ranks_of_others_until_they_end(scene: Scene) -> None:
     """The shipper dies with the container in which it was started: a rank of another starts the next one."""
     scene.start_aggregator()
@@ -125,7 +126,7 @@ def test_trainings_in_two_containers_whose_processes_have_the_same_numbers_are_b
     """The real agent, from candidate to exit code; each ``rankmem run`` looks after the folder of both."""
     scene.start_aggregator()
     (tmp_path / "train.py").write_text(TRAINS)
-    recorded = (*CONTAINER, *RANKMEM, "run", "--session", "one job", "--aggregator", scene.address, "--")
+    recorded = (*CONTAINER, *RUN, "--session", "one job", "--aggregator", scene.address, "--")
     command = (*recorded, sys.executable, "train.py")
     jobs = [
         subprocess.Popen(

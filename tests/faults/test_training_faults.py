@@ -16,7 +16,7 @@ import pytest
 
 from faults.numbered_train import BLOCKS, HELD, size_of
 from faults.scene import Scene
-from main_job import RANKMEM, TORCHRUN, call, environment, rows
+from main_job import RANKMEM, RUN, TORCHRUN, call, environment, rows
 from waiting import DEADLINE_S, until
 
 OUTLIVES: Final = """
@@ -38,7 +38,7 @@ def restarted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job of three ranks and three attempts, recorded."""
     folder = tmp_path_factory.mktemp("elastic")
     torchrun = (*TORCHRUN, "--nproc-per-node", "3", "--max-restarts", "2", "--monitor-interval", "0.1")
-    done = call((*RANKMEM, "run", "--", *torchrun, TRAIN, str(folder), "elastic"), folder)
+    done = call((*RUN, "--", *torchrun, TRAIN, str(folder), "elastic"), folder)
     assert done.returncode == 0, done.stderr
     assert "never reported: rank 2" in done.stderr
     return folder
@@ -184,7 +184,7 @@ def test_a_training_outlives_the_command_that_recorded_it(scene: Scene, tmp_path
     spools = tmp_path / "spool-host-a"
     variables = {"RANKMEM_SPOOL_DIR": str(spools), "RANKMEM_SHIP_DRAIN_S": "0.5"}
     with subprocess.Popen(
-        (*RANKMEM, "run", "--", sys.executable, TRAIN, str(tmp_path), "steps"),
+        (*RUN, "--", sys.executable, TRAIN, str(tmp_path), "steps"),
         cwd=tmp_path,
         env=environment(tmp_path, **variables),
     ) as run:
@@ -205,7 +205,7 @@ def test_a_training_outlives_the_command_that_recorded_it(scene: Scene, tmp_path
 
 def test_an_aggregator_that_is_killed_beside_its_training_is_back_and_has_everything(tmp_path: Path) -> None:
     with subprocess.Popen(
-        (*RANKMEM, "run", "--", sys.executable, TRAIN, str(tmp_path), "steps"),
+        (*RUN, "--", sys.executable, TRAIN, str(tmp_path), "steps"),
         cwd=tmp_path,
         env=environment(tmp_path),
         stderr=subprocess.PIPE,
@@ -247,7 +247,7 @@ def test_a_command_piped_after_run_ends_with_the_job_though_the_shipper_goes_on(
     training.write_text(OUTLIVES)
     trains = shlex.join((sys.executable, str(training)))
     command = f"{trains} >/dev/null 2>&1 & until [ -e up ]; do sleep 0.1; done; echo trained"
-    run = (*RANKMEM, "run", "--aggregator", "127.0.0.1:9", "--drain-s", "0", "--", "sh", "-c", command)
+    run = (*RUN, "--aggregator", "127.0.0.1:9", "--drain-s", "0", "--", "sh", "-c", command)
     variables = {"RANKMEM_SPOOL_DIR": str(tmp_path / "spool"), "RANKMEM_SHIP_DRAIN_S": "120"}
     try:
         piped = subprocess.run(

@@ -38,6 +38,8 @@ from wire_rows import all_tables, batch_of, rows_of
 NOW_NS = 1_760_000_000_000_000_000
 RANKS_A_SESSION = 8
 SESSIONS_MAX = 6  # of stored batches; more questions would find no more
+SESSIONS_MAX_SHORT = 2  # in a run of seconds, which would otherwise ask for a minute
+SHORT_S = 30.0
 WAIT_S = 60.0
 USUAL_TEXTS = {
     "device": ("cpu", "cuda:0", "cuda:1"),
@@ -55,7 +57,8 @@ LIMIT_BYTES = 512 << 20
 class Fuzzer:
     """Makes batches and says what became of them."""
 
-    def __init__(self, seed: int, writer: Writer) -> None:
+    def __init__(self, seed: int, writer: Writer, sessions_max: int) -> None:
+        self.sessions_max = sessions_max
         self.rng = random.Random(seed)
         self.totals: Counter[str] = Counter()
         self._writer = writer
@@ -100,7 +103,7 @@ class Fuzzer:
 
     def _spool(self) -> Spool:
         session, rank = divmod(self._spools, RANKS_A_SESSION)
-        session_id = f"0FUZZED{session % SESSIONS_MAX:05d}"
+        session_id = f"0FUZZED{session % self.sessions_max:05d}"
         return Spool(
             spool_id=f"{session_id}-0-{rank}-{self._spools}-1", session_id=session_id, attempt=0, rank=rank
         )
@@ -174,7 +177,7 @@ def main() -> None:
         died: list[BaseException] = []
         writer = Writer(store, config, free_memory=lambda: None, died=died.append)
         writer.start()
-        fuzzer = Fuzzer(seed, writer)
+        fuzzer = Fuzzer(seed, writer, SESSIONS_MAX if seconds > SHORT_S else SESSIONS_MAX_SHORT)
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s and not died:
             fuzzer.step()

@@ -225,6 +225,7 @@ def test_an_idle_aggregator_looks_too(filled: Path, monkeypatch: pytest.MonkeyPa
     assert all_sessions(filled)["memory_event"] == {NEW}
 
 
+@pytest.mark.long
 def test_blocks_of_deleted_sessions_are_used_again(tmp_path: Path) -> None:
     path = tmp_path / "reuse.duckdb"
     fill(path, [OLD, MIDDLE], batches=12)

@@ -12,6 +12,7 @@ import pytest
 from category_account import Account, account_of
 from category_oracle import Life, our_lives
 from rankmem_agent.spool.layout import Kind
+from repetitions import long_but_one_in
 from tap_process import record_process
 
 SCRIPT = """
@@ -48,7 +49,7 @@ def account(name: str, folder: Path) -> Account:
     return account_of(seen, list(at_once.values()), int(recording.seq[-1]))
 
 
-@pytest.mark.parametrize("name", sorted(UNKNOWN))
+@pytest.mark.parametrize("name", long_but_one_in(sorted(UNKNOWN), 3))
 def test_nothing_is_called_what_it_is_not(name: str, tmp_path: Path) -> None:
     found = account(name, tmp_path)
     assert found.share("wrong") <= WRONG.get(name, 0), found

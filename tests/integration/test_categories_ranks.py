@@ -36,7 +36,7 @@ TRAININGS = [
 pytest.importorskip("torch.distributed.fsdp", reason="torch without torch.distributed")
 
 
-@pytest.mark.parametrize("name", long_but(TRAININGS, "ddp", "ddp_view_accumulate", "fsdp1", "fsdp2"))
+@pytest.mark.parametrize("name", long_but(TRAININGS, "ddp", "fsdp2"))
 def test_what_the_training_knows_of_its_tensors_is_what_the_database_says(name: str, tmp_path: Path) -> None:
     recording = record_process(
         SCRIPT.format(support=str(Path(__file__).parents[1] / "support"), name=name), tmp_path

@@ -16,6 +16,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import BlockBy, By, CurveBy, PeakBy
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.groupings import GROUPINGS, offered
+from repetitions import long_but
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_every_grouping_of_a_peak_answers(queries: Queries, by: Any) -> None:
 
 
 @pytest.mark.parametrize("by", get_args(By))
-@pytest.mark.parametrize("at", ["peak", "total", BASE_NS + 60 * MS])
+@pytest.mark.parametrize("at", long_but(["peak", "total", BASE_NS + 60 * MS], "peak", BASE_NS + 60 * MS))
 def test_every_grouping_of_blocks_adds_up_to_the_same(queries: Queries, by: Any, at: Any) -> None:
     rows = queries.ops(by=by, at=at)
     live = rows["live_bytes_at_time" if isinstance(at, int) else "live_bytes_at_peak"]
@@ -133,7 +134,7 @@ def test_several_ranks_are_added_up_and_others_are_left_out(queries: Queries) ->
 
 
 @pytest.mark.parametrize("by", get_args(BlockBy))
-@pytest.mark.parametrize("ranks", ["all", [1, 3]])
+@pytest.mark.parametrize("ranks", long_but(["all", [1, 3]], [1, 3]))
 def test_groups_of_blocks_over_ranks_add_up_to_the_ranks(queries: Queries, by: Any, ranks: Any) -> None:
     groups, whole = queries.timeline(by=by, rank=ranks), queries.timeline(by="job", rank=ranks)
     for time_ns in whole["time_ns"].unique().to_pylist():

@@ -7,7 +7,7 @@ they ask every named query there is.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_aggregator.query.types import BlockBy, By, CurveBy, PeakBy
 from rankmem_aggregator.server import aggregator as server
 from rankmem_aggregator.sql import query_names
+from repetitions import PROFILE
 
 AT = BASE_NS + 60 * MS
 FAILED: dict[str, Any] = {"attempt": 0, "rank": 2, "device": "cuda:0"}
@@ -51,6 +52,11 @@ def call(name: str, *arguments: Any, **options: Any) -> Call:
     return name, arguments, options
 
 
+def some(groupings: Any, turn: int) -> Sequence[Any]:
+    """Every third grouping, from this on: each is asked of some question. In ``make test-long`` all."""
+    return get_args(groupings) if PROFILE == "long" else get_args(groupings)[turn::3]
+
+
 CALLS: list[Call] = [
     call(
         "sql", "SELECT rank, count(*) AS n FROM memory_event WHERE rank < $below GROUP BY rank ORDER BY rank"
@@ -68,7 +74,7 @@ CALLS: list[Call] = [
     call("top", now_ns=AT),
     call("peak"),
     call("peak", rank=1, attempt=0),
-    *(call("peak_by", by=by) for by in get_args(PeakBy)),
+    *(call("peak_by", by=by) for by in some(PeakBy, 0)),
     call("peak_by", by="component", rank=1, at_least_bytes=500 << 20),
     call("peak_by_host"),
     call("peak_bound"),
@@ -76,7 +82,7 @@ CALLS: list[Call] = [
     call("job_peak"),
     call("job_peak_bound"),
     call("job_peak_interval"),
-    *(call("job_peak_held", by=by) for by in get_args(BlockBy)),
+    *(call("job_peak_held", by=by) for by in some(BlockBy, 1)),
     call("held_at", AT),
     call("steps"),
     call("steps", rank=2),
@@ -99,14 +105,14 @@ CALLS: list[Call] = [
     call("weights"),
     call("oom"),
     call("oom", rank=0),
-    *(call("oom_held", **FAILED, seq=43, by=by) for by in get_args(BlockBy)),
-    *(call("timeline", by=by) for by in get_args(CurveBy)),
+    *(call("oom_held", **FAILED, seq=43, by=by) for by in some(BlockBy, 2)),
+    *(call("timeline", by=by) for by in some(CurveBy, 2)),
     call("timeline", by="rank", rank=[0, 3], figure="reserved", from_ns=AT),
     call("timeline", by="category", rank="all", from_ns=AT),
     call("timeline", by="stream", figure="all", rank=1, until_ns=AT, points=8),
     call("curve", 2),
-    *(call("ops", by=by) for by in get_args(By)),
-    *(call("ops", by=by, at=AT, rank=1) for by in get_args(By)),
+    *(call("ops", by=by) for by in some(By, 1)),
+    *(call("ops", by=by, at=AT, rank=1) for by in some(By, 2)),
     call("live", 2),
     call("live", 2, at=AT, device="cuda:0"),
     call("stack", 2),

@@ -161,7 +161,7 @@ Opened = Callable[[str], Queries]
     ("recording", "kind"),
     [
         pytest.param(recording, kind, marks=pytest.mark.long if kind == "html" and each % 4 else [])
-        for each, recording in enumerate(some_of(QUICK, 2))
+        for each, recording in enumerate(some_of(QUICK, 4))
         for kind in KINDS
     ],
 )

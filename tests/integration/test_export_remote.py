@@ -20,6 +20,7 @@ from rankmem_aggregator.exports.exporting import MANIFEST, export
 from rankmem_aggregator.exports.kinds import KINDS
 from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_aggregator.server import aggregator as server
+from repetitions import long_but
 
 KINDS_OF_BYTES = sorted(set(KINDS) - {"duckdb"})
 """A copy of a database is not the same bytes twice; test_aggregator_query.py has it."""
@@ -32,18 +33,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def from_file(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("from-file")
-    with connect(path) as queries:
-        for kind in KINDS_OF_BYTES:
-            export(queries, kind, folder / kind)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def aggregators(path: Path, from_file: Path) -> Iterator[dict[bool, server.Aggregator]]:
+def aggregators(path: Path) -> Iterator[dict[bool, server.Aggregator]]:
     """One that gives 12 rows at a time, fewer than a rank has events; and one as they are."""
     shutil.copy(path, path.with_name("narrow.duckdb"))
+    shutil.copy(path, path.with_name("read.duckdb"))
     narrow = AggregatorConfig(
         database_path=path.with_name("narrow.duckdb"), listen="127.0.0.1:0", query_row_limit=12
     )
@@ -90,16 +83,19 @@ def _bytes(path: Path) -> bytes:
         return repr(file.read_all().to_pylist()).encode()
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_BYTES)
+@pytest.mark.parametrize("kind", long_but(KINDS_OF_BYTES, *sorted({*KINDS_OF_BYTES} - {"html"})))
 def test_an_export_of_an_aggregator_is_that_of_its_file(
     kind: str,
     aggregators: dict[bool, server.Aggregator],
-    from_file: Path,
+    path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "file").mkdir()
+    with connect(path.with_name("read.duckdb")) as queries:
+        export(queries, kind, tmp_path / "file" / kind)
     monkeypatch.setattr(table_rows, "PAGE_ROWS", 3)
     with connect(aggregators[kind != "html"].address) as queries:
         assert isinstance(queries, RemoteQueries)
         export(queries, kind, tmp_path / kind)
-    assert content(tmp_path / kind) == content(from_file / kind)
+    assert content(tmp_path / kind) == content(tmp_path / "file" / kind)

@@ -16,6 +16,7 @@ from made_profiles import memory, op, saved, step, written
 from rankmem_cli.main import app
 from rankmem_imports.tensorflow.lives import Lives
 from rankmem_imports.tensorflow.stats import nodes_of
+from repetitions import long_but
 from tensorflow_maximums import maximums
 
 
@@ -93,7 +94,7 @@ def test_a_broken_profile_stores_nothing_and_the_others_go_on(tmp_path: Path, da
     assert asked(database, "SELECT count(*) FROM memory_event") == [(1,)]
 
 
-@pytest.mark.parametrize("kind", ["trace", "trace.gz", "nsys", "pb", "pbtxt"])
+@pytest.mark.parametrize("kind", long_but(["trace", "trace.gz", "nsys", "pb", "pbtxt"], "trace", "pb"))
 def test_mutations_of_a_profile_are_imported_or_refused(tmp_path: Path, kind: str) -> None:
     made = folder(tmp_path, "made")
     if kind.startswith("trace"):

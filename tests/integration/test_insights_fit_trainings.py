@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from fit_runs import predictions, read, record
 from rankmem_aggregator import connect
 
@@ -21,6 +23,7 @@ def test_each_size_of_a_recorded_training_is_predicted_from_the_others(tmp_path:
         assert abs(each.reserved) < 0.01
 
 
+@pytest.mark.long
 def test_a_size_with_autocast_beside_one_without_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mixed.duckdb"
     record("llama", "batch", (2, 4), path, autocast=(4,))

@@ -69,7 +69,7 @@ def assert_whole(lake: Path, num_events: int) -> None:
         assert not queries.incompleteness(SESSION).num_rows
 
 
-@pytest.mark.parametrize("by", ["fetch", "ship"])
+@pytest.mark.parametrize("by", long_but(["fetch", "ship"], "fetch"))
 @pytest.mark.parametrize("ends", long_but(["connection", "process"], "process"))
 def test_what_was_received_and_not_stored_is_cut_again_and_comes_once(
     tmp_path: Path, num_events: int, ends: str, by: str

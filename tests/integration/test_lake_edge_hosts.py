@@ -57,7 +57,12 @@ def small_batches() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "vanish_before", "vanish_amid"), [(40, 6, 4), pytest.param(200, 30, 20, marks=pytest.mark.long)]
+    ("hosts", "vanish_before", "vanish_amid"),
+    [
+        (16, 3, 2),
+        pytest.param(40, 6, 4, marks=pytest.mark.long),
+        pytest.param(200, 30, 20, marks=pytest.mark.long),
+    ],
 )
 def test_of_many_hosts_some_vanish_before_and_while_their_rows_are_brought(
     tmp_path: Path, hosts: int, vanish_before: int, vanish_amid: int
@@ -119,6 +124,7 @@ def test_of_many_hosts_some_vanish_before_and_while_their_rows_are_brought(
         assert queries.job_peak(SESSION)["job_peak_bytes"][0].as_py() <= pc.sum(peaks).as_py()
 
 
+@pytest.mark.long
 def test_two_aggregators_get_the_same_stretches_and_one_stores_each(tmp_path: Path) -> None:
     job, lake = make_job(tmp_path, calls=60), tmp_path / "lake"
     with ExitStack() as stack:

@@ -149,6 +149,7 @@ def test_a_rank_that_the_database_lacks_is_stored_beside_its_import(
     check_rows(f"lake:{lake}", logs)
 
 
+@pytest.mark.long
 def test_of_two_databases_with_one_session_that_are_imported_at_once_one_is_refused(
     tmp_path: Path, logs: list[Log], first_halves: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,8 +45,8 @@ def test_a_lake_in_an_object_store_answers_as_the_database(store: S3FileSystem, 
     with pytest.raises(RankmemError) as refused:
         connect(lake)
     assert refused.value.code is Code.NOT_FOUND
-    assert set(import_database(database, lake, part_rows=60).sessions.values()) == {"written"}
-    assert set(import_database(database, lake, part_rows=60).sessions.values()) == {"already there"}
+    assert set(import_database(database, lake, part_rows=400).sessions.values()) == {"written"}
+    assert set(import_database(database, lake, part_rows=400).sessions.values()) == {"already there"}
     assert check_lake(lake).faults == ()
     with connect(lake) as queries, connect(with_hashes(database, tmp_path / "hashed.duckdb")) as file:
         assert num_rows(queries) == num_rows(file)
@@ -110,13 +110,13 @@ def test_a_lake_in_an_object_store_is_compacted_pruned_and_vacuumed(
 ) -> None:
     database = lake_story(tmp_path / "story.duckdb")
     store_end(database, STORY, 2)
-    import_database(database, str(tmp_path / "whole"), part_rows=200)
+    import_database(database, str(tmp_path / "whole"), part_rows=1000)
     lake = f"s3://{BUCKET}/kept"
-    in_pieces(tmp_path / "whole", lake, random.Random(5), 3)
+    in_pieces(tmp_path / "whole", lake, random.Random(5), 2)
     before = read_catalog(LakeFiles(lake))
     with connect(lake) as queries:
         expected = num_rows(queries), queries.job_peak(STORY), queries.ops(STORY)
-        done = compact_lake(lake, part_rows=200)
+        done = compact_lake(lake, part_rows=1000)
         assert done.num_new < done.num_old <= len(before.files)
         assert (num_rows(queries), queries.job_peak(STORY)) == expected[:2]  # maybe of the version before
     assert check_lake(lake).faults == ()

@@ -378,6 +378,7 @@ def test_a_shipper_sends_on_what_is_received_and_keeps_what_is_not_stored(
         assert queries.sql("SELECT final FROM ingest_progress")["final"].to_pylist() == [True]
 
 
+@pytest.mark.long
 def test_what_many_commits_add_to_lake_progress_is_joined(
     tmp_path: Path, logs: list[Log], clock: None, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, logs: list[Log], clock: N
     return database_of(tmp_path_factory.mktemp("database"), logs)
 
 
+@pytest.mark.long
 def test_two_aggregators_write_while_a_lake_is_compacted(
     tmp_path: Path, logs: list[Log], clock: None, database: Path
 ) -> None:

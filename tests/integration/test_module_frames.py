@@ -9,6 +9,7 @@ import pytest
 
 from compared_modules import Said, compared
 from rankmem_agent.spool.layout import Kind, Phase
+from repetitions import long_but
 from tap_process import Recording, record_process
 
 PRELUDE = """
@@ -476,9 +477,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "training", [*QUICK, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)]
-)
+@pytest.mark.parametrize("training", long_but((*QUICK, *OTHERS), *QUICK[::2]))
 def test_frames_and_hooks_say_the_same_of_every_call(training: str, tmp_path: Path) -> None:
     comparison = compared(training, tmp_path)
     assert comparison.num_within_modules > 5

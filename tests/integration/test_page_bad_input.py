@@ -24,6 +24,7 @@ from rankmem_aggregator.page.parameters import Declared, declared, read_paramete
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 from rankmem_aggregator.store.schema import ALL_TABLES
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but_one_in
 
 MS = 1_000_000
 BAD_VALUES = (
@@ -123,7 +124,7 @@ def test_every_route_is_walked(whole: dict[str, Question]) -> None:
     assert len(whole) > 40
 
 
-@pytest.mark.parametrize("route", names())
+@pytest.mark.parametrize("route", long_but_one_in(names(), 2))
 def test_a_value_that_is_not_accepted_is_refused_with_what_would_be(
     client: PageClient, whole: dict[str, Question], route: str
 ) -> None:
@@ -167,7 +168,7 @@ def test_parameters_that_are_repeated_unknown_or_missing_are_named(
         assert reply.status == 400
 
 
-@pytest.mark.parametrize("route", names())
+@pytest.mark.parametrize("route", long_but_one_in(names(), 3))
 def test_a_number_is_taken_up_to_its_bounds_and_not_beyond(
     client: PageClient, whole: dict[str, Question], route: str
 ) -> None:

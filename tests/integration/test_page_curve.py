@@ -24,6 +24,7 @@ from rankmem_aggregator.page.reading import facts_of
 from rankmem_aggregator.store import schema
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import TABLES
+from repetitions import long_but, long_but_one_in
 from summary_passes import summarise
 
 OFFSET_NS = 12_345
@@ -77,7 +78,7 @@ def highest_and_lowest(
     return (max(values), min(values)) if values else (None, None)
 
 
-@pytest.mark.parametrize("figure", ["requested", "reserved"])
+@pytest.mark.parametrize("figure", long_but(["requested", "reserved"], "requested"))
 def test_highest_and_lowest_of_each_row_are_those_of_the_events(
     page: PageReader, points: list[Point], figure: str
 ) -> None:
@@ -259,7 +260,7 @@ PICKS = {
 
 
 @pytest.mark.parametrize("by", ["category", "module"])
-@pytest.mark.parametrize("pick", PICKS)
+@pytest.mark.parametrize("pick", long_but_one_in(PICKS, 2))
 def test_groups_of_what_is_picked_are_those_of_the_picked_blocks_alive_then(
     page: PageReader, database: Path, points: list[Point], by: str, pick: str
 ) -> None:

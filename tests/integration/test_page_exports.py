@@ -188,6 +188,7 @@ def test_the_page_saves_itself_as_one_file(client: PageClient, tmp_path: Path) -
     assert cookie not in reply.body, "no secret is in it"
 
 
+@pytest.mark.long
 def test_the_file_of_a_session_that_is_older_than_those_listed_has_it(tmp_path: Path) -> None:
     """The list says how many there are; a file has its own session however old it is, and no other."""
     path = tmp_path / "many.duckdb"

@@ -505,6 +505,7 @@ def test_long_intervals_are_read_from_the_cells_of_memory_level(
     assert facts_of(later)["high_bytes"] == np.nanmax(values)
 
 
+@pytest.mark.long
 def test_through_an_aggregator_the_answers_are_the_same(
     client: PageClient, mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

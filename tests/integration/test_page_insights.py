@@ -18,6 +18,7 @@ from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.page.insight import REPLAYED_MAX
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 
 GIB = 1 << 30
 ASKED: dict[str, dict[str, Any]] = {
@@ -66,7 +67,16 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
         yield Jobs(tmp_path_factory.mktemp("insights"), stack)
 
 
-@pytest.mark.parametrize("verb", ["leaks", "oom", "fragmentation", "fit", "whatif", "diff", "diagnose"])
+@pytest.mark.parametrize(
+    "verb",
+    long_but(
+        ["leaks", "oom", "fragmentation", "fit", "whatif", "diff", "diagnose"],
+        "oom",
+        "fit",
+        "diff",
+        "diagnose",
+    ),
+)
 def test_the_page_says_what_the_verb_says(jobs: Jobs, verb: str) -> None:
     with connect(jobs.path(verb)) as queries:
         session = str(queries.session_id("pull-request" if verb == "diff" else None))

@@ -15,6 +15,7 @@ import pytest
 from page_server import PageClient, served_page
 from rankmem_aggregator import connect
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 
 FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "recordings" / "ascend"
 pytestmark = [
@@ -50,7 +51,7 @@ def rows_of_file(rank: int, name: str) -> list[dict[str, str]]:
         return [{key: cell.strip() for key, cell in row.items()} for row in csv.DictReader(opened)]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", long_but([0, 1], 1))
 def test_the_title_has_the_peaks_of_the_files(client: PageClient, session: str, rank: int) -> None:
     peaks = client.facts(f"s/{session}/mindstudio_curve", rank=rank, from_=0, to=10**12)["peaks"]
     records = rows_of_file(rank, "memory_record.csv")

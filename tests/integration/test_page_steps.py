@@ -325,6 +325,7 @@ def test_a_session_without_steps_says_so(tmp_path: Path) -> None:
         assert refused.value.code is Code.NOT_FOUND
 
 
+@pytest.mark.long
 def test_an_aggregator_answers_as_the_file_does(tmp_path: Path) -> None:
     path = tmp_path / "story.duckdb"
     make_story(path, ranks=3, steps=12)

@@ -12,6 +12,7 @@ import pytest
 from rankmem_agent.spool.layout import Outcome
 from rankmem_ship.parts import twins_of
 from recorded_models import paired_rows
+from repetitions import long_but
 from shadowed import blocks_of, recorded_steps
 from steadied import Steadied, report, steadied
 from steady_trainings import TRAININGS
@@ -74,7 +75,7 @@ def test_an_operator_that_nothing_shows_is_said_with_the_other_one_once_an_audit
     assert found.either["template", "operator"] > 0
 
 
-@pytest.mark.parametrize("training", CUT)
+@pytest.mark.parametrize("training", long_but(CUT, "by_line"))
 def test_what_a_block_is_does_not_depend_on_where_batches_end(training: str, tmp_path: Path) -> None:
     recording = recorded_steps(training, tmp_path, STEPS, audits_every=AUDITS_OFTEN)
     whole, cut = paired_rows(recording, len(recording.records)), paired_rows(recording, 53)

@@ -22,7 +22,7 @@ KILLED = "evaluated"
 
 
 def test_a_killed_process_has_each_block_with_its_stack(tmp_path: Path) -> None:
-    hold_kills(tmp_path, 4)
+    hold_kills(tmp_path, 2)
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from repetitions import long_but_one_in
 from shadowed import Comparison, report, shadowed
 from steady_trainings import TRAININGS
 
@@ -24,7 +25,7 @@ def held(training: str, folder: Path, steps: int) -> Comparison:
     return found
 
 
-@pytest.mark.parametrize("training", QUICK)
+@pytest.mark.parametrize("training", long_but_one_in(QUICK, 2))
 def test_what_a_twin_says_is_what_was_seen(training: str, tmp_path: Path) -> None:
     found = held(training, tmp_path, STEPS)
     assert found.num_alike > 0.5 * found.num_blocks

@@ -32,6 +32,7 @@ from rankmem_aggregator.supervision.parent_pipe import FAILED, NO_MEMORY
 from rankmem_aggregator.supervision.supervisor import Supervisor
 from rankmem_aggregator.supervision.worker_process import WorkerProcess
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 from sample_batches import RankSource
 from waiting import until
 
@@ -154,7 +155,7 @@ def test_one_that_is_killed_is_back_at_its_address_with_all_it_acknowledged(
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("what", GREEDY)
+@pytest.mark.parametrize("what", long_but(GREEDY, "texts in one vector", "an aggregate"))
 def test_a_greedy_statement_fails_and_the_memory_is_bounded(kept: Supervisor, what: str) -> None:
     source = RankSource()
     with IngestClient(kept.address) as client:
@@ -316,7 +317,9 @@ def test_serve_drains_at_a_signal_although_nobody_reads_what_it_says(path: Path,
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", long_but(["<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"], "2>&-", "<&- >&- 2>&-")
+)
 def test_serve_runs_without_standard_streams(path: Path, closed: str) -> None:
     """As a daemon is started. What is opened next would have their numbers: the pipes of the two processes,
     the memory that they share, and whatever writes an error to 2 would write it there."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rankmem_agent.spool.layout import Action, Kind
+from repetitions import long_but
 from tap_process import PRELUDE, Recording, record_process
 
 TORCH = Path(torch.__file__).parent
@@ -67,7 +68,7 @@ def _sizes(recording: Recording) -> list[int]:
     return sizes
 
 
-@pytest.mark.parametrize("name", ["delegating", "wrapping", "apart"])
+@pytest.mark.parametrize("name", long_but(["delegating", "wrapping", "apart"], "delegating", "apart"))
 def test_blocks_of_an_allocator_registered_before_are_counted_once(
     name: str, allocators: Path, tmp_path: Path
 ) -> None:

@@ -12,13 +12,14 @@ import pickle
 import re
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.feather as feather
 
-from byte_account import GROUPINGS, NONE, Account, Track, Whose, highest
+from byte_account import NONE, Account, Track, Whose, highest
 from kept_answers import answers_of, job_of
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.page.reading import facts_of
@@ -109,8 +110,8 @@ def check_job_timeline(queries: Queries, account: Account, by: str) -> None:
             )
 
 
-def check_job_peak(queries: Queries, account: Account) -> None:
-    """``job-peak``: the shares, and what held them by every grouping, add up to the job's peak."""
+def check_job_peak(queries: Queries, account: Account, groupings: Iterable[str]) -> None:
+    """``job-peak``: the shares, and what held them by each grouping, add up to the job's peak."""
     peaks = account.job_peaks()
     shares = queries.job_peak(account.session_id)
     told: Groups = defaultdict(int)
@@ -118,7 +119,7 @@ def check_job_peak(queries: Queries, account: Account) -> None:
         told[row["device_type"]] += row["requested_bytes"]
         assert row["job_peak_bytes"] == peaks[row["device_type"]]
     assert _told(told) == _told(peaks)
-    for by in GROUPINGS:
+    for by in groupings:
         held: Groups = defaultdict(int)
         for row in queries.job_peak_held(account.session_id, by=by, shares=shares).to_pylist():  # type: ignore[arg-type]
             held[row["device_type"]] += row["live_bytes"]

@@ -103,7 +103,7 @@ def record(cases: Sequence[Sequence[Case]], database: Path) -> None:
         subprocess.CalledProcessError: if a training fails.
     """
     ranks = [" ".join(each.argument() for case in own for each in case.trainings()) for own in cases]
-    command = [sys.executable, "-m", "rankmem_cli", "run", "--db", str(database), "--"]
+    command = [sys.executable, "-m", "rankmem_cli", "run", "--no-diagnose", "--db", str(database), "--"]
     subprocess.run([*command, sys.executable, str(Path(__file__).resolve()), *ranks], check=True)
 
 

@@ -52,7 +52,7 @@ def record(
         subprocess.CalledProcessError: if the training fails.
     """
     texts = [",".join(map(str, part)) for part in (sizes, autocast or [0])]
-    command = [sys.executable, "-m", "rankmem_cli", "run", "--db", str(database), "--"]
+    command = [sys.executable, "-m", "rankmem_cli", "run", "--no-diagnose", "--db", str(database), "--"]
     subprocess.run([*command, sys.executable, str(SCRIPT), model, what, *texts], check=True)
 
 

@@ -102,7 +102,7 @@ def record(cases: Sequence[Case], database: Path) -> None:
         subprocess.CalledProcessError: if a training fails.
     """
     flat = [",".join(case.arguments()) for case in cases]
-    command = [sys.executable, "-m", "rankmem_cli", "run", "--db", str(database), "--"]
+    command = [sys.executable, "-m", "rankmem_cli", "run", "--no-diagnose", "--db", str(database), "--"]
     subprocess.run([*command, sys.executable, str(Path(__file__).resolve()), *flat], check=True)
 
 

@@ -17,6 +17,9 @@ from rankmem_cli.main import app
 
 TRAIN = Path(__file__).parents[1] / "e2e" / "main_job_train.py"
 RANKMEM = (sys.executable, "-m", "rankmem_cli")
+RUN = (*RANKMEM, "run", "--no-diagnose")
+"""``rankmem run`` without the line of its first finding, which costs as much CPU time as a training here: for
+tests that do not look at it."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 TIMEOUT_S = 240
 """For one command; a loaded machine takes a quarter of it."""

@@ -84,7 +84,8 @@ def record(model: str, database: Path, *, ranks: int = 1, changes: Sequence[str]
         subprocess.CalledProcessError: if the training fails.
     """
     launched = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(PORT)]
-    command = [sys.executable, "-m", "rankmem_cli", "run", "--db", str(database), "--", sys.executable]
+    recorder = [sys.executable, "-m", "rankmem_cli", "run", "--no-diagnose", "--db", str(database), "--"]
+    command = [*recorder, sys.executable]
     all_changes = changes or (TOGETHER if ranks > 1 else ALONE)
     own = [*(launched if ranks > 1 else []), str(SCRIPT), model, ",".join(all_changes), str(BATCH)]
     subprocess.run([*command, *own], check=True)

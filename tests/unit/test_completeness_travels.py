@@ -20,6 +20,7 @@ from rankmem_aggregator.query.missing import missing_of
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but_one_in
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def test_a_comparison_says_what_is_missing_from_the_newer_and_refuses_to_compare
         assert (answer.missing, answer.complete) == (([LACKS], False) if pair[1] == SESSION else ([], True))
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", long_but_one_in(ASKED, 2))
 def test_each_answer_of_the_client_carries_what_is_missing(queries: Queries, name: str) -> None:
     lossy = getattr(queries, name)(session=SESSION, **ASKED[name])
     whole = getattr(queries, name)(session=WHOLE, **ASKED[name])
@@ -129,7 +130,7 @@ VERBS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", long_but_one_in(VERBS, 2))
 def test_each_verb_prints_it_below_its_answer_and_for_programs_in_its_rows(path: Path, verb: str) -> None:
     out, err = run(path, *verb.split(), "--session", SESSION, "--format", "json")
     assert LACKS in err

@@ -14,6 +14,7 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_cli.main import app
 from rankmem_protos.errors import RankmemError
+from repetitions import long_but
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +73,16 @@ def test_a_log_of_sums_alone_is_refused_by_a_kind_that_is_made_of_blocks(kind: s
     assert done.exception.hint == "the exports chrome-trace, html, parquet, arrow and csv have the totals"
 
 
-@pytest.mark.parametrize("kind", ["chrome-trace", "html", "parquet", "arrow", "csv", "duckdb"])
+@pytest.mark.parametrize(
+    "kind",
+    long_but(
+        ["chrome-trace", "html", "parquet", "arrow", "csv", "duckdb"],
+        "chrome-trace",
+        "parquet",
+        "csv",
+        "duckdb",
+    ),
+)
 def test_a_log_of_sums_alone_is_carried_by_a_kind_that_holds_totals(kind: str, tmp_path: Path) -> None:
     assert exported(tmp_path, kind, sums_alone())[0] == {(0, "cuda:0"): 1_000}
 

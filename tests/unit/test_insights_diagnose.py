@@ -30,6 +30,7 @@ from rankmem_cli.main import app
 from rankmem_cli.run.first_finding import finding_line
 from rankmem_protos.errors import Code, RankmemError
 from remedied_steps import remedied_steps
+from repetitions import long_but
 
 pytestmark = pytest.mark.slow
 
@@ -205,7 +206,7 @@ def test_without_time_what_is_left_out_is_named() -> None:
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [(None, 0), ("predicted", 1)])
-@pytest.mark.parametrize("output", ["table", "json", "csv"])
+@pytest.mark.parametrize("output", long_but(["table", "json", "csv"], "json"))
 def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code: int, output: str) -> None:
     opened(tmp_path, in_pieces).close()
     arguments = ["diagnose", "--db", str(tmp_path / "job.duckdb"), "--format", output]

@@ -28,6 +28,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 
 pytestmark = pytest.mark.slow
 
@@ -312,7 +313,7 @@ def test_missing_events_are_in_the_answer_and_leave_it_suspected(stored: Store) 
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [(None, 0), ("predicted", 1), ("exact", 0)])
-@pytest.mark.parametrize("output", ["table", "json", "csv"])
+@pytest.mark.parametrize("output", long_but(["table", "json", "csv"], "json"))
 def test_the_verb_exits_by_its_verdict(
     stored: Store, database: Path, fail_on: str | None, code: int, output: str
 ) -> None:

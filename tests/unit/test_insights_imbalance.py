@@ -20,6 +20,7 @@ from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import RankmemError
+from repetitions import long_but
 
 pytestmark = pytest.mark.slow
 
@@ -171,7 +172,7 @@ def test_a_running_job_is_compared_with_its_peaks_so_far(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(("more", "fail_on", "code"), [({21: 300 * MIB}, "suspected", 1), ({}, "exact", 0)])
-@pytest.mark.parametrize("output", ["table", "json", "csv"])
+@pytest.mark.parametrize("output", long_but(["table", "json", "csv"], "json"))
 def test_the_verb_exits_by_its_verdict(
     ask: Ask, database: Path, more: dict[int, int], fail_on: str, code: int, output: str
 ) -> None:

@@ -21,6 +21,7 @@ from rankmem_aggregator.query import open as opening
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 from sized_steps import given_inputs
 
 pytestmark = pytest.mark.slow
@@ -350,7 +351,7 @@ def test_the_series_of_all_groups_add_up_to_what_each_step_left(ask: Ask, databa
 @pytest.mark.parametrize(
     ("steps", "fail_on", "code"), [(70, None, 0), (70, "predicted", 1), (30, "predicted", 0), (5, None, 2)]
 )
-@pytest.mark.parametrize("output", ["table", "json", "csv"])
+@pytest.mark.parametrize("output", long_but(["table", "json", "csv"], "json"))
 def test_the_verb_exits_by_its_verdict(
     ask: Ask, database: Path, steps: int, fail_on: str | None, code: int, output: str
 ) -> None:

@@ -27,6 +27,7 @@ from rankmem_aggregator.insights.oom_replay import capacity_of, is_reproduced, n
 from rankmem_aggregator.insights.packing import intervals, live_peak_bytes
 from rankmem_cli.main import app
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 
 pytestmark = pytest.mark.slow
 
@@ -231,7 +232,7 @@ def test_a_flush_before_a_failure_was_a_retry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fail_on", "code"), [(None, 0), ("predicted", 1), ("exact", 0)])
-@pytest.mark.parametrize("output", ["table", "json", "csv"])
+@pytest.mark.parametrize("output", long_but(["table", "json", "csv"], "json"))
 def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code: int, output: str) -> None:
     path = tmp_path / "job.duckdb"
     with empty_database(str(path)) as connection:

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import itertools
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.layout import TABLES, digest, order_of
 from rankmem_aggregator.lake.queries import LakeQueries
 from rankmem_protos.errors import Code, RankmemError
+from repetitions import long_but
 from two_sessions import NEW, OLD, two_sessions
 
 pytestmark = pytest.mark.slow
@@ -50,12 +52,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "lake"
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def small_original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small sessions in pieces."""
-    import_database(two_sessions(tmp_path / "two.duckdb"), str(tmp_path / "imported"))
-    in_pieces(tmp_path / "imported", str(tmp_path / "lake"), random.Random(1), PIECES)
-    return str(tmp_path / "lake")
+    folder = tmp_path_factory.mktemp("small")
+    import_database(two_sessions(folder / "two.duckdb"), str(folder / "imported"))
+    in_pieces(folder / "imported", str(folder / "lake"), random.Random(1), PIECES)
+    return folder / "lake"
+
+
+@pytest.fixture
+def small(small_original: Path, tmp_path: Path) -> str:
+    """A copy of the test's own."""
+    return str(shutil.copytree(small_original, tmp_path / "lake"))
 
 
 @pytest.fixture
@@ -147,7 +156,7 @@ def test_the_other_engines_see_what_counts_and_lanes_keep_their_sequence(small: 
 
 
 @pytest.mark.usefixtures("is_over")
-@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_late", long_but([False, True], True))
 def test_what_comes_after_a_compaction_replaces_and_is_joined_again(small: str, is_late: bool) -> None:
     """Also from a writer that took its sequence long before: its commit was late."""
     (like, *_) = [f for f in catalog_of(small).of_table("session") if f.session_id == NEW]
@@ -264,7 +273,7 @@ def test_what_a_writer_adds_meanwhile_stays(
     assert found.num_rows == len(rows) + len(calls)
 
 
-@pytest.mark.parametrize("fault", ["torn", "missing", "changed"])
+@pytest.mark.parametrize("fault", long_but(["torn", "missing", "changed"], "torn"))
 def test_a_faulty_file_is_named_and_its_part_left_alone(small: str, fault: str, is_over: bool) -> None:
     group = due(catalog_of(small).of_table("memory_event"))[0]
     other = due(catalog_of(small).of_table("session"))[0]
@@ -304,7 +313,7 @@ def test_an_exchange_whose_answer_was_lost_deletes_nothing_that_counts(
         assert num_rows(queries) == before
 
 
-@pytest.mark.parametrize("fault", ["full", "truncated", "uncommitted"])
+@pytest.mark.parametrize("fault", long_but(["full", "truncated", "uncommitted"], "truncated", "uncommitted"))
 def test_a_store_that_fails_leaves_what_counts_as_it_was(
     small: str, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:

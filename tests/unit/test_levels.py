@@ -244,7 +244,7 @@ def check(store: Store) -> None:
 
 
 @pytest.mark.slow
-@examples(0.4)
+@examples(0.2)
 @given(
     logs=st.tuples(rank_buckets(0), rank_buckets(1)),
     num_batches=st.integers(1, 6),
@@ -288,7 +288,7 @@ def test_cells_and_what_is_not_in_them_are_together_what_is_stored(
 
 
 @pytest.mark.slow
-@examples(0.6)
+@examples(0.2)
 @given(
     logs=st.tuples(rank_buckets(0), rank_buckets(1)),
     is_told=st.sampled_from([True, True, False]),

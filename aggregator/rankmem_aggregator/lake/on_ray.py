@@ -26,6 +26,7 @@ from rankmem_aggregator.lake.engine import (
 from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.worker import MEMORY_SHARE, packed
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.without_pandas import admit_pandas
 
 START: Final = "start one: ray start --head (its client server listens on port 10001)"
 _lock: Final = threading.Lock()
@@ -57,6 +58,7 @@ class OnRay(Cluster):
 
         The client is the package; a worker is a CPU that the cluster has now.
         """
+        admit_pandas()
         import ray
 
         with _lock:

@@ -25,6 +25,7 @@ from rankmem_aggregator.lake.engine import (
 from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.worker import packed
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.without_pandas import admit_pandas
 
 START: Final = "start one: start-connect-server.sh of Spark, or sail spark server"
 WORKERS_MAX: Final = 256
@@ -57,6 +58,7 @@ class OnSpark(Cluster):
 
     def _connect(self) -> None:
         """The client is a session; Spark cuts into as many parts as workers what nobody says how to cut."""
+        admit_pandas()
         from pyspark.sql.connect.functions import spark_partition_id
         from pyspark.sql.connect.session import SparkSession
 

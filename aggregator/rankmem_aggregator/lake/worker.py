@@ -25,6 +25,7 @@ from rankmem_aggregator import machine
 from rankmem_aggregator.lake.kernel import Task, keep_instances
 from rankmem_aggregator.sql import query_names, query_text, view_names, view_text
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.without_pandas import leave_pandas_out
 
 MEMORY_SHARE: Final = 0.8
 """Of a machine's memory, for all workers together: DuckDB's own share for one."""
@@ -86,6 +87,7 @@ def _text(versions: dict[str, str]) -> str:
 def main(fd: int) -> int:
     """Answers until the parent hangs up; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal, for the parent: it ends this process
+    leave_pandas_out()
     keep_instances()
     with Connection(fd) as parent:
         while True:

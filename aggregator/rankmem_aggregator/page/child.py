@@ -19,6 +19,7 @@ from rankmem_aggregator.page.refusal import told
 from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_aggregator.server.process_exit import leave
 from rankmem_protos.errors import RankmemError
+from rankmem_protos.without_pandas import leave_pandas_out
 
 FAILED: Final = 1
 STDIN: Final = 0
@@ -26,6 +27,7 @@ STDIN: Final = 0
 
 def main() -> int:
     """Serves until it is told to end; returns the exit code."""
+    leave_pandas_out()
     line = b""
     while not line.endswith(b"\n"):
         more = os.read(STDIN, 1 << 16)

@@ -48,15 +48,19 @@ _CHECKSUM_BYTES: Final = 32
 _UNORDERED: Final = re.compile(r"\* ?(?:EXCLUDE|REPLACE) \(|\) REPLACE \(")
 
 
-def place(path: Path) -> bool:
+def place(path: Path, *, is_durable: bool = True) -> bool:
     """Puts an empty database without its row of ``rankmem_meta`` at a path; False where it is not done.
 
     A file that is there stays as it is.
+
+    Args:
+        path: of the new file.
+        is_durable: whether it is on the disk when this returns; one that is read and deleted need not be.
     """
     try:
         if path.exists() or Path(f"{path}.wal").exists():
             return False
-        _put(_kept() or _made(), path, replace=False)
+        _put(_kept() or _made(), path, replace=False, is_durable=is_durable)
     except (RankmemError, OSError, duckdb.Error):  # no cache of our own, no hard links, no room
         return False
     return True
@@ -112,14 +116,15 @@ def _made() -> bytes:
     return content
 
 
-def _put(content: bytes, path: Path, *, replace: bool) -> None:
+def _put(content: bytes, path: Path, *, replace: bool, is_durable: bool = True) -> None:
     """Writes a whole file, or none."""
     descriptor, name = tempfile.mkstemp(prefix=".rankmem-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(descriptor)
+            if is_durable:
+                os.fsync(descriptor)
         if replace:
             os.replace(name, path)
         else:

@@ -33,6 +33,7 @@ from rankmem_aggregator.supervision.parent_pipe import (
     event_of_error,
 )
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.without_pandas import leave_pandas_out
 
 if TYPE_CHECKING:
     from rankmem_aggregator.server.aggregator import Aggregator
@@ -109,6 +110,7 @@ def main() -> int:
     """Serves until asked to stop; returns the exit code."""
     threading.excepthook = _thread_ended
     sys.unraisablehook = _thread_not_started
+    leave_pandas_out()
     commands = _Commands()
     options = commands.options
     bound = MemoryBound(options.config.memory_max())
