@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import duckdb
 import pytest
 
 from constructed import SESSION, RankLog, store_logs
+from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.sql import mindstudio_text, view_text
 from rankmem_aggregator.store import schema, templates
@@ -225,3 +228,16 @@ def test_few_of_older_versions_stay(small: Path, tmp_path: Path) -> None:
     assert templates.place(tmp_path / "one.duckdb")
     assert len(list(small.glob("empty-*"))) == templates.KEPT_MAX
     assert templates.place(tmp_path / "next.duckdb")
+
+
+def test_a_file_is_read_where_no_temporary_folder_can_be_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(path).close()
+
+    def refused(**options: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refused)
+    with connect(path) as queries:
+        assert queries.sql("SELECT count(*) AS blocks FROM allocation")["blocks"].to_pylist() == [0]
