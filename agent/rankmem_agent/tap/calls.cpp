@@ -454,6 +454,11 @@ EventPlace place_of_event(uint8_t action, bool may_wait) noexcept {
 
 void set_call_end_hook(CallEndHook hook) noexcept { call_end_hook.store(hook, std::memory_order_release); }
 
+// Whether an allocator's lock may be held where an event is written.
+static inline bool is_locked(uint8_t device_type, const EventPlace& place) noexcept {
+  return device_type != RKM_DEVICETYPE_CPU || place.is_locked;
+}
+
 // A call that nobody observed, of which its one event tells: what can be read at an out-of-memory, or at a block that no
 // known part has.
 static void write_read_call(ThreadState& thread, RkmEvent& event, const EventPlace& place, uint8_t phase_here,
@@ -517,10 +522,10 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
     return false;
   }
   // A stack that is too deep has no key: in two of them anything may run.
-  const bool is_locked = event.device_type != RKM_DEVICETYPE_CPU || place.is_locked;
+  const bool may_be_locked = is_locked(event.device_type, place);
   // A thread without Python outside of autograd (a collective's) shows nothing of where it is.
   const bool shows_place = shown.frames_key != kFramesNone || shown.node_class != 0;
-  const bool is_vain = can_be_steady() && is_locked && !shows_place;  // nor can it be read
+  const bool is_vain = can_be_steady() && may_be_locked && !shows_place;  // nor can it be read
   if (is_block && (is_vain || shown.frames_key == RKM_FRAMES_UNKNOWN)) {
     spoil_part(thread);
   } else if (is_block) {
@@ -529,11 +534,11 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
   if (is_block && can_be_steady() && event.call_id == 0) {
     const bool was_steady = is_steady();
     const bool is_read = was_steady ? !(is_known && shows_place) : is_part_mixed(thread);
-    const bool is_written = is_read && !is_locked && write_read_block(thread, event, now, shown);
-    if (is_read && is_locked && thread.caches != nullptr) event.stack_id() = known_stack(thread.caches->stacks);
+    const bool is_written = is_read && !may_be_locked && write_read_block(thread, event, now, shown);
+    if (is_read && may_be_locked && thread.caches != nullptr) event.stack_id() = known_stack(thread.caches->stacks);
     if (was_steady && shows_place && !is_known) {
       const uint64_t at = (shown.frames_key ^ shown.node_class) | 1;
-      is_locked ? ask_to_leave_steady(at) : leave_steady(at);
+      may_be_locked ? ask_to_leave_steady(at) : leave_steady(at);
     }
     if (is_written) return true;
   }
@@ -556,9 +561,9 @@ static inline bool write_with_evidence(ThreadState& thread, RkmEvent& event, uin
 // A call's stack is written as the call ends: if the process dies before, its first block has it. That costs another
 // look at the frames, so only in a process that leaves most calls unobserved. Off every lock of an allocator a stack
 // that this thread has not met is read.
-__attribute__((noinline)) static uint32_t stack_at_first_block(ThreadState& thread, bool is_locked) noexcept {
+__attribute__((noinline)) static uint32_t stack_at_first_block(ThreadState& thread, bool may_be_locked) noexcept {
   if (!enabled(kStacks) || thread.caches == nullptr) return 0;
-  return is_locked ? known_stack(thread.caches->stacks) : read_stack(thread.caches->stacks);
+  return may_be_locked ? known_stack(thread.caches->stacks) : read_stack(thread.caches->stacks);
 }
 
 void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint64_t address, uint64_t size_bytes,
@@ -580,7 +585,7 @@ void write_event(uint8_t action, uint8_t device_type, uint8_t device_index, uint
     if (frame->call_id == 0) begin_call(thread, *frame, now);
     const bool is_block = action == RKM_ACTION_ALLOC;
     if (__builtin_expect(can_be_steady(), 0) && is_block && !frame->wants_stack) {
-      event.stack_id() = stack_at_first_block(thread, device_type != RKM_DEVICETYPE_CPU || place.is_locked);
+      event.stack_id() = stack_at_first_block(thread, is_locked(device_type, place));
     }
     // An OOM wants its stack more than anything.
     if (is_block || action == RKM_ACTION_OOM) frame->wants_stack = true;

@@ -168,15 +168,11 @@ def _note_deaths(templates: Array, lives: Array) -> None:
 def _by_part(rows: Array) -> _Parts:
     """The rows of each (thread, step), in order of their places."""
     rows = rows_at(rows, np.lexsort((rows["place"], rows["step"], rows["thread"])))
-    if not len(rows):
-        return {}
-    begins = np.flatnonzero(
-        np.r_[True, (rows["thread"][1:] != rows["thread"][:-1]) | (rows["step"][1:] != rows["step"][:-1])]
-    )
-    ends = np.append(begins[1:], len(rows))
+    parts, lengths = _stretches(rows["thread"], rows["step"])
+    ends = np.cumsum(lengths)
     return {
-        (int(rows["thread"][begin]), int(rows["step"][begin])): rows_at(rows, slice(begin, end))
-        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+        part: rows_at(rows, slice(begin, end))
+        for part, begin, end in zip(parts, (ends - lengths).tolist(), ends.tolist(), strict=True)
     }
 
 

@@ -78,8 +78,12 @@ def with_first_names(recorded: Sequence[Recorded], asks: Sequence[Ask]) -> SameC
         found = [replace(each, window=next(windows)) if each.source == source else each for each in found]
     if is_edited:
         found = [replace(each, window=_without_lines(each.window)) for each in found]
-    once = (list(dict.fromkeys(each)) for each in (told, unclear))
-    return SameCode(recorded=found, moved=next(once), unclear=next(once), is_edited=is_edited)
+    return SameCode(
+        recorded=found,
+        moved=list(dict.fromkeys(told)),
+        unclear=list(dict.fromkeys(unclear)),
+        is_edited=is_edited,
+    )
 
 
 def _are_alike(own: Sequence[Window], other: Sequence[Window]) -> bool:
