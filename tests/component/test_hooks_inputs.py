@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 import weakref
 from collections import UserDict, namedtuple
 from collections.abc import Callable, Iterator
@@ -19,7 +21,15 @@ from hook_recorder import Recorded
 from rankmem_agent.hooks import model_calls
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.inputs import LOOKED_AT_MAX, TENSORS_MAX, inputs_of
-from rankmem_agent.hooks.model_calls import ASKED_MAX, CALLS_MAX, ModelCalls, optimizer_seen
+from rankmem_agent.hooks.model_calls import (
+    ASKED_MAX,
+    CALLS_MAX,
+    NOT_IN_THIS_STEP,
+    ROOM_SHIFT,
+    SAME_AGAIN,
+    ModelCalls,
+    optimizer_seen,
+)
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tracing import tracing_of
@@ -208,16 +218,46 @@ def test_an_optimizer_that_is_made_is_seen_and_one_that_is_only_imported_is_not(
     assert optimizer_seen()()
 
 
+OPTIMIZERS = """
+import gc, sys, weakref, torch
+from torch import nn
+from rankmem_agent.hooks.model_calls import optimizer_seen
+seen = optimizer_seen()
+assert not seen() and not seen()
+class Own(torch.optim.SGD):
+    pass
+assert not seen() and not seen()
+kept = weakref.ref(Own)
+if sys.argv[1] == "gone":
+    del Own
+    gc.collect()
+    assert kept() is None and not seen()
+kind = {"own": kept(), "gone": torch.optim.Adam, "torch": torch.optim.RMSprop}[sys.argv[1]]
+kind([nn.Parameter(torch.ones(1))])
+assert seen() and seen()
+"""
+
+
+@pytest.mark.parametrize("which", ["own", "gone", "torch"])
+def test_an_optimizer_is_seen_between_two_questions_and_no_class_is_kept(which: str) -> None:
+    # In a process of its own: the tests' has made optimizers.
+    done = subprocess.run([sys.executable, "-c", OPTIMIZERS, which], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_inputs_are_recorded_of_a_few_calls_with_and_without_autograd(traced: Traced) -> None:
     traced.has_optimizer = True
     model = nn.Linear(2, 2)
     with torch.no_grad():
         answers = [traced.calls.entered(model, (torch.ones(1, 2),), None) for _ in range(ASKED_MAX)]
-    assert answers == [0] * (CALLS_MAX - 1) + [2] * (ASKED_MAX - CALLS_MAX + 1)
+    quiet = [answer & NOT_IN_THIS_STEP for answer in answers]
+    assert quiet == [0] * (CALLS_MAX - 1) + [NOT_IN_THIS_STEP] * (ASKED_MAX - CALLS_MAX + 1)
+    assert [answer >> ROOM_SHIFT for answer in answers[: CALLS_MAX + 1]] == [*range(CALLS_MAX - 1, -1, -1), 0]
     traced.calls.entered(model, (torch.ones(5, 2),), None)
     assert [shapes for *_, shapes in traced.inputs()] == [[[1, 2]]] * CALLS_MAX + [[[5, 2]]]
     other = nn.ReLU()
-    assert [traced.calls.entered(other, (), None) for _ in range(ASKED_MAX)][-1] == 2
+    last = [traced.calls.entered(other, (), None) for _ in range(ASKED_MAX)][-1]
+    assert last == NOT_IN_THIS_STEP | SAME_AGAIN
 
 
 def test_of_inputs_that_never_repeat_the_bytes_alone_are_recorded(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rankmem_agent.spool.layout import Kind
+from repetitions import some_of
 from tap_process import CALLS_OF_MODELS, Recording, record_process
 
 PRELUDE = (
@@ -232,6 +233,140 @@ guard.failures = 0
         tmp_path,
     )
     assert steps(recording) == []
+
+
+ALIKE = """
+import random
+from collections import OrderedDict, UserDict, namedtuple
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+chance = random.Random(seed)
+Pair = namedtuple("Pair", "image mask")
+class Own(torch.Tensor):
+    pass
+class Cache:
+    pass
+class Whole(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = nn.Linear(4, width)
+    def forward(self, *args, **kwargs):
+        return self.inner(torch.ones(2, 4) * 2)
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+def tensor():
+    shape = [chance.randint(0, 3) for _ in range(chance.choice((0, 1, 2, 2, 2, 9)))]
+    return torch.zeros(shape, dtype=chance.choice((torch.float32, torch.float16, torch.int64, torch.bool)))
+
+def value(depth=0):
+    kind = chance.randint(0, 13 if depth < 5 else 4)
+    if kind < 4: return tensor()
+    if kind == 4: return chance.choice((None, 1, 2.5, "text", True, Cache(), object, torch.float32))
+    if kind == 5: return tensor().as_subclass(Own)
+    if kind == 6: return nn.Parameter(torch.ones(2, 2))
+    if kind == 7: return torch.eye(3).to_sparse()
+    some = [value(depth + 1) for _ in range(chance.randint(0, 3))]
+    if kind == 8: return some
+    if kind == 9: return tuple(some)
+    if kind == 10: return Pair(value(depth + 1), None)
+    named = {chance.choice(("a", "b", "long" * 20, 7)): each for each in some}
+    return named if kind < 12 else OrderedDict(named) if kind == 12 else UserDict(named)
+
+def call(module, given):
+    args, kwargs = given
+    how = chance.randint(0, 19)
+    if how == 0:
+        with Functions(): return module(*args, **kwargs)
+    if how == 1:
+        with Dispatch(): return module(*args, **kwargs)
+    if how == 2:
+        with FakeTensorMode(allow_non_fake_inputs=True): return module(*args, **kwargs)
+    if how == 3:
+        return torch.func.vmap(lambda x: module(*args, **kwargs) * x)(torch.ones(2))
+    if how == 4:
+        frozen = [parameter.requires_grad_(False) for parameter in module.parameters()]
+        # Its parameters become constants of the graph.
+        torch.jit.trace(lambda x: module(*args, **kwargs) * x, torch.ones(1), check_trace=False)
+        return [parameter.requires_grad_() for parameter in frozen]
+    with torch.set_grad_enabled(chance.random() < 0.3):
+        return module(*args, **kwargs)
+
+import warnings
+warnings.simplefilter("ignore")
+names = ("x", "y", "mask")
+models = [Whole(3), Whole(3)]
+losses = [nn.Softmax(-1), nn.Linear(4, 1)]
+some_given = [
+    (
+        [value() for _ in range(chance.randint(0, 3))],
+        {chance.choice(names): value() for _ in range(chance.randint(0, 2))},
+    )
+    for _ in range(12)
+] + [([torch.ones(2, 4)], {}), ([], {"x": torch.ones(1), "y": (torch.ones(2), [torch.ones(3)])})] * 3
+for turn in range(400):
+    if chance.random() < 0.15:
+        chance.choice(losses)(torch.ones(2, 4).mul(2))
+    call(chance.choice(models) if turn % 50 == 7 else models[0], chance.choice(some_given))
+    if turn in (120, 240):
+        models[0] = Whole(5 if turn == 120 else 4)  # a larger one; then one that may lie where that one lay
+        gc.collect()
+    if turn == 330:
+        end_of_calls()
+"""
+ENDS = {
+    "nobody": "def end_of_calls(): pass",
+    "an optimizer": "def end_of_calls(): torch.optim.SGD(models[0].parameters(), lr=0.1)",
+    "the user": "def end_of_calls(): steps.ended_by_user()",
+}
+COUNTED = """
+num_asked, entered = [0], ModelCalls.entered
+def counting(self, *args):
+    num_asked[0] += 1
+    return entered(self, *args)
+ModelCalls.entered = counting
+"""
+
+
+def told(recording: Recording) -> list[tuple[Any, ...]]:
+    """The INPUT and STEP records, with the texts that they name."""
+    return [
+        (
+            int(record["kind"]),
+            *(int(record[name]) for name in ("action", "a", "b", "d")),
+            recording.text(record["c"]) if record["c"] else None,
+            recording.text(record["e"]),
+        )
+        for record in recording.records
+        if record["kind"] in (Kind.INPUT, Kind.STEP)
+    ]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("seed", some_of((1, 2, 3, 4, 5), 2))
+def test_calls_that_are_answered_without_python_are_told_as_python_tells_them(
+    end: str, seed: int, tmp_path: Path
+) -> None:
+    found, asked = [], []
+    for answers in ("genuine", "lambda *_: False"):
+        folder = tmp_path / str(len(found))
+        folder.mkdir()
+        counted = COUNTED + f"genuine = tap.answer_same_calls\ntap.answer_same_calls = {answers}\n"
+        prelude = PRELUDE.replace("modules.install()", counted + "modules.install()")
+        script = f"{prelude}\nseed = {seed}\n{ENDS[end]}\n{ALIKE}\nprint(num_asked[0])\nend()\n"
+        recording = record_process(script, folder, is_forked=True)
+        assert recording.returncode == 0, recording.stderr
+        found.append(told(recording))
+        asked.append(int(recording.stdout))
+    assert found[0] == found[1]
+    assert len(found[0]) > 300
+    assert asked[0] < asked[1] - 50
 
 
 @pytest.mark.parametrize("count", [200])

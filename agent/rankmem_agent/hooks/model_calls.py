@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.inputs import Inputs, inputs_of
+from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.hooks.module_names import parameters
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import ENDED_BY_CALL, Steps
@@ -32,6 +34,15 @@ ENDS_STEP: Final = 1
 """A bit of the answer: a step ends when this call returns."""
 NOT_IN_THIS_STEP: Final = 2
 """No further call in this grad mode is of interest until a step has ended."""
+SAME_AGAIN: Final = 4
+"""A call that is given the same may be answered without asking here (``tap/same_calls.cpp``)."""
+IS_MODEL: Final = 8
+IS_PENDING: Final = 16
+"""Of the model: the step ends as its next call begins."""
+OTHERS_END: Final = 32
+"""Of the model: optimizers or the user end the steps, for good."""
+ROOM_SHIFT: Final = 8
+"""From this bit on: how many more calls of the model are recorded in this step and grad mode."""
 CALLS_MAX: Final = 8
 """Calls of a step in each grad mode whose inputs are recorded: microbatches of an accumulated gradient, and
 validation batches apart from them."""
@@ -82,23 +93,43 @@ class ModelCalls:
         """A call has returned, or will, whose step ends as the next one begins."""
         self._texts: dict[Inputs, int] = {}
         self._is_on = True
+        self._note_inputs: Callable[[int, int, int, int], None] = lambda *_: None
+        self._forget: Callable[[int], None] = lambda _: None
+
+    def answered_by(self, reader: ModuleReader) -> None:
+        """``reader`` answers calls that are given the same as one before."""
+        self._note_inputs, self._forget = reader.note_inputs, reader.forget_same_calls
 
     def stop(self) -> None:
         """Does nothing from now on."""
         self._is_on = False
+        self._forget(0)
 
-    def entered(self, module: Any, args: Any, kwargs: Any) -> int:
+    def others_end(self) -> bool:
+        """Whether optimizers or the user end the steps: no call of the model does then. It raises nothing."""
+        try:
+            return self._others_end()
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)
+            return True
+
+    def entered(self, module: Any, args: Any, kwargs: Any, num_answered: int = 0) -> int:
         """An outermost call of a module has begun; the bits of the answer. It raises nothing.
 
         Args:
             args, kwargs: what it is given; kwargs None where they are not known.
+            num_answered: calls of the model in this step and grad mode that were recorded without asking
+                here.
         """
         if not self._is_on:
             return NOT_IN_THIS_STEP
         try:
-            if self._tracing.is_traced():
-                return 0
-            return self._follow(module, args, kwargs)
+            grad = int(self._is_grad_enabled())
+            if self._steps.catch_up() != self._step:
+                self._begin_step()
+            self._asked[grad] += num_answered
+            self._recorded[grad] += num_answered
+            return 0 if self._tracing.is_traced() else self._follow(module, args, kwargs, grad)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
             return NOT_IN_THIS_STEP
@@ -112,18 +143,16 @@ class ModelCalls:
         """The process ends: so does the step of the last call, where autograd recorded."""
         try:
             if self._is_on and self._is_pending and not self._others_end():
+                self._steps.catch_up()
                 self.left(ENDS_STEP)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
 
-    def _follow(self, module: Any, args: Any, kwargs: Any) -> int:
-        if self._steps.catch_up() != self._step:
-            self._begin_step()
-        grad = int(self._is_grad_enabled())
+    def _follow(self, module: Any, args: Any, kwargs: Any, grad: int) -> int:
         self._asked[grad] += 1
-        answer = NOT_IN_THIS_STEP if self._asked[grad] >= ASKED_MAX else 0
+        asked_enough = NOT_IN_THIS_STEP if self._asked[grad] >= ASKED_MAX else 0
         if not self._is_model(module):
-            return answer
+            return asked_enough | (SAME_AGAIN if id(module) in self._sizes else 0)
         ends = not self._others_end()
         if self._is_pending and ends:
             self.left(ENDS_STEP)
@@ -132,9 +161,11 @@ class ModelCalls:
         if self._recorded[grad] < CALLS_MAX and not self._tracing.hides_tensors():
             self._record(module, args, kwargs, grad)
             self._recorded[grad] += 1
+        room = CALLS_MAX - self._recorded[grad]
+        answer = SAME_AGAIN | IS_MODEL | room << ROOM_SHIFT
         if ends:
-            return 0 if self._is_pending else ENDS_STEP
-        return answer if self._recorded[grad] < CALLS_MAX else NOT_IN_THIS_STEP
+            return answer | (IS_PENDING if self._is_pending else ENDS_STEP)
+        return answer | OTHERS_END | (asked_enough if room else NOT_IN_THIS_STEP)
 
     def _begin_step(self) -> None:
         self._step = self._steps.number
@@ -163,6 +194,7 @@ class ModelCalls:
 
         def gone(_: object) -> None:
             self._sizes.pop(key, None)
+            self._forget(key)
             if self._model == key:  # another one may get its address
                 self._model = 0
 
@@ -181,38 +213,49 @@ class ModelCalls:
         if facts is None:
             facts = self._texts[known] = self._recorder.intern(known.text())
         left_out = inputs.num_left_out + len(inputs.tensors) - len(known.tensors)
+        path = self._path_of(module)
         self._recorder.record(
             Kind.INPUT,
             with_grad=grad,
             step=self._step,
             size_bytes=inputs.size_bytes,
-            module=self._path_of(module),
+            module=path,
             num_left_out=left_out,
             facts=facts,
         )
+        self._note_inputs(path, inputs.size_bytes, left_out, facts)
 
 
 def optimizer_seen() -> Callable[[], bool]:
     """A question: whether an optimizer of torch's or derived from it was made in this process.
 
-    Its answer stays True. Source: ``torch.optim.Optimizer._patch_step_function`` (2.6 to 2.13), which marks
-    the ``step`` of each class of which one is made.
+    Its answer stays True. It is asked in each call of a model: while there are torch's own classes alone, and
+    none has another ``step`` than before, that takes 2 us. Of classes of the user's nothing is kept. Source:
+    ``torch.optim.Optimizer._patch_step_function`` (2.6 to 2.13), which marks the ``step`` of each class of
+    which one is made.
     """
     import torch
 
-    base = torch.optim.Optimizer
+    step_of, subclasses_of = attrgetter("step"), type.__subclasses__
     found: list[bool] = []
+    classes: list[type[Any]] = []
+    seen: list[Any] = []
+
+    def look() -> None:
+        every: list[type[Any]] = [torch.optim.Optimizer]
+        for each in every:  # it grows meanwhile
+            every += [derived for derived in subclasses_of(each) if derived not in every]
+        if any(getattr(each.__dict__.get("step"), "hooked", False) for each in every):
+            found.append(True)
+        elif all(str(each.__dict__.get("__module__")).startswith("torch.") for each in every):
+            classes[:] = every
+            seen[:] = [list(map(subclasses_of, classes)), list(map(step_of, classes))]
 
     def was_made() -> bool:
-        if found:
-            return True
-        classes: list[type[Any]] = [base]
-        while classes:
-            each = classes.pop()
-            if getattr(each.__dict__.get("step"), "hooked", False):
-                found.append(True)
-                return True
-            classes += type.__subclasses__(each)
-        return False
+        if not found and [list(map(subclasses_of, classes)), list(map(step_of, classes))] != seen:
+            classes.clear()
+            seen.clear()
+            look()
+        return bool(found)
 
     return was_made

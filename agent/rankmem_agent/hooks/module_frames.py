@@ -39,13 +39,30 @@ class ModuleReader(Protocol):
     def forget_module(self, identity: int) -> None:
         """The module with this identity is gone."""
 
-    def watch_calls(self, ask: Callable[[Any, Any, Any], int], name: int) -> None:
-        """Has ``ask`` (module, args, kwargs) called in each outermost call of a module; see
-        :mod:`~rankmem_agent.hooks.model_calls`.
+    def watch_calls(self, ask: Callable[[Any, Any, Any, int], int], name: int) -> None:
+        """Has ``ask`` (module, args, kwargs, calls answered without it) called in each outermost call of a
+        module; see :mod:`~rankmem_agent.hooks.model_calls`.
 
         Args:
             name: string id of what ends the steps that its answers ask for.
         """
+
+    def answer_same_calls(
+        self, others_end: Callable[[], bool], tensor: Any, containers: tuple[type, ...]
+    ) -> bool:
+        """From now on answers calls itself that are given the same as one before; False: it cannot.
+
+        Args:
+            others_end: whether optimizers or the user end the steps.
+            tensor: any one of ``torch.Tensor`` itself.
+            containers: the types whose subclasses ``ask`` looks into.
+        """
+
+    def note_inputs(self, module: int, size_bytes: int, num_left_out: int, facts: int) -> None:
+        """What ``ask`` has recorded of a call of the model; within it."""
+
+    def forget_same_calls(self, identity: int = 0) -> None:
+        """The module with this identity is gone; 0: answers nothing that ``ask`` has not been asked again."""
 
     def step_number(self) -> int:
         """The number of the step that goes on, which ends of calls have moved."""
@@ -81,16 +98,23 @@ def follow(reader: ModuleReader, ask: Callable[..., None] | None) -> bool:
     return bool(Probe()(Probe(), []))
 
 
-def watch(reader: ModuleReader, ask: Callable[[Any, Any, Any], int], name: int) -> bool:
+def watch(
+    reader: ModuleReader,
+    ask: Callable[[Any, Any, Any, int], int],
+    name: int,
+    others_end: Callable[[], bool],
+    containers: tuple[type, ...],
+) -> bool:
     """Has ``ask`` called in each outermost call of a module; False where its arguments cannot be found.
 
-    After :func:`follow`. Args: as :meth:`ModuleReader.watch_calls`.
+    After :func:`follow`. Args: as :meth:`ModuleReader.watch_calls` and ``answer_same_calls``.
     """
-    from torch import nn
+    import torch
 
-    code = nn.Module._wrapped_call_impl.__code__
+    code = torch.nn.Module._wrapped_call_impl.__code__
     if code.co_varnames[:3] != ("self", "args", "kwargs") or code.co_cellvars or code.co_argcount != 1:
         return False
+    reader.answer_same_calls(unseen_by_dynamo(others_end), torch.empty(0), containers)
     reader.watch_calls(unseen_by_dynamo(ask), name)
     return True
 

@@ -239,7 +239,7 @@ class Agent:
             recorder, tracing.by_dynamo, self._guard, lambda: steps.phase_outside, reader, tracing
         )
         hidden = tracing.hides_tensors
-        weights = Weights(recorder, modules.names, lambda: steps.number, hidden, self._guard)
+        weights = Weights(recorder, modules.names, steps.catch_up, hidden, self._guard)
         modules.when_named(weights.tree_named)
         modules.when_unread(weights.want_look)
         weights.before_look(modules.read_unread)

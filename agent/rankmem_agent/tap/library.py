@@ -123,6 +123,9 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_name_module": (None, (ctypes.c_void_p, _U32, _INT)),
     "rkm_forget_module": (None, (ctypes.c_void_p,)),
     "rkm_watch_roots": (None, (ctypes.py_object, _U32)),
+    "rkm_answer_same_calls": (_INT, (ctypes.py_object, *[ctypes.c_void_p] * 2, ctypes.py_object)),
+    "rkm_note_inputs": (None, (_U32, _U64, _U64, _U32)),
+    "rkm_forget_same_calls": (None, (ctypes.c_void_p,)),
     "rkm_set_phase": (None, (_U8,)),
     "rkm_compare_phase": (None, (_U8,)),
     "rkm_set_step": (None, (_U64, _INT)),
@@ -138,6 +141,7 @@ _RECORD_SLOTS: Final = ("action", "device_type", "device_index", "a", "b", "c", 
 _QUICK: Final = (
     "rkm_set_module", "rkm_set_phase", "rkm_set_step",
     "rkm_follow_modules", "rkm_name_module", "rkm_forget_module", "rkm_watch_roots",
+    "rkm_answer_same_calls", "rkm_note_inputs", "rkm_forget_same_calls",
 )  # fmt: skip
 
 
@@ -185,6 +189,9 @@ class Tap:
         self._name_module = quick.rkm_name_module
         self._forget_module = quick.rkm_forget_module
         self._watch_roots = quick.rkm_watch_roots
+        self._answer_same_calls = quick.rkm_answer_same_calls
+        self._note_inputs = quick.rkm_note_inputs
+        self._forget_same_calls = quick.rkm_forget_same_calls
         self._record = slow.rkm_record
         self._intern = slow.rkm_intern
         self._tag = slow.rkm_tag
@@ -363,14 +370,39 @@ class Tap:
         """The module with this identity is gone."""
         self._forget_module(identity)
 
-    def watch_calls(self, ask: Callable[[Any, Any, Any], int], name: int) -> None:
-        """Call ``ask`` (module, args, kwargs) in each outermost call of a module, from its first operator.
+    def watch_calls(self, ask: Callable[[Any, Any, Any, int], int], name: int) -> None:
+        """Call ``ask`` (module, args, kwargs, calls answered here) in each outermost call of a module, from
+        its first operator.
 
         Args:
             ask: its answer has the bits of ``hooks.model_calls``; it must not raise.
             name: string id that the steps have which such calls end.
         """
         self._watch_roots(ask, name)
+
+    def answer_same_calls(
+        self, others_end: Callable[[], bool], tensor: Any, containers: tuple[type, ...]
+    ) -> bool:
+        """Before :meth:`watch_calls`: calls that are given the same as one before are answered here.
+
+        Args:
+            others_end: whether optimizers or the user end the steps; it must not raise.
+            tensor: any one of ``torch.Tensor`` itself.
+            containers: the types whose subclasses are looked into, beside tuples, lists and dictionaries.
+
+        Returns:
+            False where tensors cannot be read here: ``ask`` is called each time.
+        """
+        impl = getattr(tensor, "_cdata", 0)
+        return int(self._answer_same_calls(others_end, id(tensor), impl, containers)) == 0
+
+    def note_inputs(self, module: int, size_bytes: int, num_left_out: int, facts: int) -> None:
+        """What has been recorded of the call that is being asked about: the fields of its INPUT record."""
+        self._note_inputs(module, size_bytes, num_left_out, facts)
+
+    def forget_same_calls(self, identity: int = 0) -> None:
+        """The module with this identity is gone; 0: no call is answered until it was asked about again."""
+        self._forget_same_calls(identity)
 
     def step_number(self) -> int:
         """The number of the step that goes on."""

@@ -6,7 +6,8 @@
 // alone, of which the functions further in have copies. A capsule is put into it, whose destructor runs when the frame
 // is gone. Where a traceback keeps the frame, the next operator outside of modules ends the call.
 //
-// Cost: two comparisons an operator; for each outermost call the GIL, a capsule and the question to Python.
+// Cost: two comparisons an operator; for each outermost call the GIL, a capsule and the question, which is Python's to
+// answer unless the call is given what one before was given (same_calls.cpp).
 
 #include <c10/core/GradMode.h>
 
@@ -14,6 +15,7 @@
 #include "control.h"
 #include "parts.h"
 #include "roots.h"
+#include "same_calls.h"
 #include "spool.h"
 #include "stacks.h"
 
@@ -37,15 +39,7 @@ std::atomic<uint64_t>& quiet_step() noexcept { return quiet_steps[c10::GradMode:
 
 void end_root(uint64_t root) noexcept {
   if (thread_state.root == root) thread_state.root = 0;
-  if (!stepping_root.compare_exchange_strong(root, 0) || !spool_is_open()) return;
-  end_parts(thread_state);
-  RkmStep record;
-  record.step() = step.load(std::memory_order_relaxed);
-  record.optimizer() = root_step_name.load(std::memory_order_relaxed);
-  record.thread = current_thread_id();
-  record.time_ns = monotonic_ns();
-  write_record(record);
-  follow_orders(step.fetch_add(1, std::memory_order_relaxed) + 1, /*by_call=*/true, /*times=*/0);
+  if (stepping_root.compare_exchange_strong(root, 0)) end_step_by_call();
 }
 
 // The capsule's pointer is the call's number itself: it owns nothing.
@@ -59,16 +53,35 @@ PythonFrame outermost(PythonFrame call) noexcept {
   return call;
 }
 
-long ask_about(PythonFrame call, PyObject* kwargs) noexcept {
-  PyObject* module = const_cast<PyObject*>(module_of_call(call));
-  PyObject* args = const_cast<PyObject*>(local_of_call(call, kArgsLocal));
-  PyObject* answer = python.PyObject_CallFunctionObjArgs(asks_root, module, args, kwargs, nullptr);
+long ask_python(CallQuestion& question) noexcept {
+  PyObject* answered = python.PyLong_FromLong(hand_to_python(question));
+  if (answered == nullptr) {
+    python.PyErr_Clear();
+    return 0;
+  }
+  auto* module = const_cast<PyObject*>(question.module);
+  PyObject* answer =
+      python.PyObject_CallFunctionObjArgs(asks_root, module, question.args, question.kwargs, answered, nullptr);
+  python.Py_DecRef(answered);
   if (answer == nullptr) {
     hand_on_exception();
     return 0;
   }
   const long found = python.PyLong_AsLong(answer);
   python.Py_DecRef(answer);
+  return found;
+}
+
+long ask_about(PythonFrame call, PyObject* kwargs) noexcept {
+  CallQuestion question;
+  question.module = module_of_call(call);
+  question.args = const_cast<PyObject*>(local_of_call(call, kArgsLocal));
+  question.kwargs = kwargs;
+  long found = answer_if_same(question);
+  if (found < 0) {
+    found = ask_python(question);
+    learn_answer(question, found);
+  }
   return found;
 }
 
@@ -94,6 +107,18 @@ __attribute__((noinline)) void begin_root(ThreadState& thread, PythonFrame call)
 }
 
 }  // namespace
+
+void end_step_by_call() noexcept {
+  if (!spool_is_open()) return;
+  end_parts(thread_state);
+  RkmStep record;
+  record.step() = step.load(std::memory_order_relaxed);
+  record.optimizer() = root_step_name.load(std::memory_order_relaxed);
+  record.thread = current_thread_id();
+  record.time_ns = monotonic_ns();
+  write_record(record);
+  follow_orders(step.fetch_add(1, std::memory_order_relaxed) + 1, /*by_call=*/true, /*times=*/0);
+}
 
 void watch_roots(PyObject* ask, uint32_t name) noexcept {
   if (asks_root != nullptr || !can_follow_modules()) return;

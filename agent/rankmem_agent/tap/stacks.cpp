@@ -55,7 +55,8 @@ namespace {
   F(PyObject*, PyCapsule_New, (void*, const char*, void (*)(PyObject*)))  \
   F(void*, PyCapsule_GetPointer, (PyObject*, const char*))                \
   F(int, PyDict_SetItemString, (PyObject*, const char*, PyObject*))       \
-  F(long, PyLong_AsLong, (PyObject*))
+  F(long, PyLong_AsLong, (PyObject*))                                     \
+  F(PyObject*, PyLong_FromLong, (long))
 
 struct Python {
 #define RKM_MEMBER(result, name, parameters) result(*name) parameters = nullptr;

@@ -17,8 +17,6 @@
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
 
-#include <dlfcn.h>
-
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -27,6 +25,7 @@
 #include "calls.h"
 #include "control.h"
 #include "frames.h"
+#include "python_objects.h"
 #include "spool.h"
 #include "steps.h"
 
@@ -34,36 +33,12 @@ namespace rankmem {
 
 namespace {
 
-// CPython's stable ABI; found with dlsym, as in stacks.cpp.
-#define RKM_STEP_FUNCTIONS(F)                                              \
-  F(PyObject*, PyDict_GetItemWithError, (PyObject*, PyObject*))            \
-  F(ptrdiff_t, PyDict_Size, (PyObject*))                                   \
-  F(int, PyDict_Next, (PyObject*, ptrdiff_t*, PyObject**, PyObject**))     \
-  F(ptrdiff_t, PyList_Size, (PyObject*))                                   \
-  F(PyObject*, PyList_GetItem, (PyObject*, ptrdiff_t))                     \
-  F(void, PyErr_Clear, (void))
+// The key of an optimizer's groups, and torch.Tensor.
+PyObject* params_key = nullptr;
+const void* tensor_type = nullptr;
 
-struct StepPython {
-#define RKM_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
-  RKM_STEP_FUNCTIONS(RKM_MEMBER)
-#undef RKM_MEMBER
-  PyObject* params_key = nullptr;
-  const void* tensor_type = nullptr;
-};
-constinit StepPython step_python;
-
-// Where a tensor's Python object keeps its TensorImpl; 0 until the first plan has found it.
-ptrdiff_t impl_offset = 0;
-constexpr ptrdiff_t kTypeOffset = 8;  // of the type in every Python object (builds with a GIL)
-constexpr ptrdiff_t kImplOffsetFirst = 16, kImplOffsetLast = 32;
 constexpr uint64_t kLookEvery = 64;
 constexpr uint64_t kSecondNs = 1'000'000'000;
-
-inline const void* word_at(const void* object, ptrdiff_t offset) noexcept {
-  const void* value;
-  std::memcpy(&value, static_cast<const char*>(object) + offset, sizeof value);
-  return value;
-}
 
 }  // namespace
 
@@ -88,16 +63,6 @@ struct StepPlan {
 };
 
 namespace {
-
-// A tensor whose bytes lie in a storage of its own: no wrapper around others, none without an address.
-bool is_plain(const c10::TensorImpl& tensor) {
-  const c10::DispatchKeySet keys = tensor.key_set();
-  // The keys first: the rest may ask a tensor class of the user's.
-  return !keys.has(c10::DispatchKey::Python) && !keys.has(c10::DispatchKey::Functionalize) &&
-         !keys.has(c10::DispatchKey::FuncTorchBatched) && !keys.has(c10::DispatchKey::FuncTorchGradWrapper) &&
-         tensor.layout() == c10::Layout::Strided && tensor.has_storage() && !tensor.is_nested() &&
-         !tensor.has_symbolic_sizes_strides();
-}
 
 // The spool's name of a device; false where nothing is recorded of it.
 bool device_of(const c10::TensorImpl& tensor, RkmRecord& record) {
@@ -135,25 +100,24 @@ void write_tag(const c10::TensorImpl& tensor, uint64_t address, uint8_t category
 
 // Whether the groups hold the plan's parameters, one for one. Reads Python's objects, so the GIL is held.
 bool holds_same(const StepPlan& plan, PyObject* groups) noexcept {
-  const StepPython& python = step_python;
   size_t next = 0;
-  const ptrdiff_t num_groups = python.PyList_Size(groups);
+  const ptrdiff_t num_groups = objects.PyList_Size(groups);
   for (ptrdiff_t at = 0; at < num_groups; ++at) {
-    PyObject* list = python.PyDict_GetItemWithError(python.PyList_GetItem(groups, at), python.params_key);
-    const ptrdiff_t size = list == nullptr ? -1 : python.PyList_Size(list);
+    PyObject* list = objects.PyDict_GetItemWithError(objects.PyList_GetItem(groups, at), params_key);
+    const ptrdiff_t size = list == nullptr ? -1 : objects.PyList_Size(list);
     if (size < 0) break;
     if (next + static_cast<size_t>(size) > plan.parameters.size()) return false;
     for (ptrdiff_t place = 0; place < size; ++place) {
       const PlannedParameter& known = plan.parameters[next++];
-      const void* object = python.PyList_GetItem(list, place);
-      if (object != known.object || word_at(object, kTypeOffset) != known.type ||
-          word_at(object, impl_offset) != known.impl) {
+      const void* object = objects.PyList_GetItem(list, place);
+      if (object != known.object || type_of(object) != known.type ||
+          impl_of(object) != known.impl) {
         return false;
       }
     }
     if (at + 1 == num_groups) return next == plan.parameters.size();
   }
-  python.PyErr_Clear();  // no list, or no dict: Python's walk deals with it
+  objects.PyErr_Clear();  // no list, or no dict: Python's walk deals with it
   return num_groups == 0 && plan.parameters.empty();
 }
 
@@ -211,11 +175,11 @@ uint32_t walk(StepPlan& plan) noexcept {
 uint64_t state_address(PyObject* state) noexcept try {
   ptrdiff_t at = 0;
   PyObject *key = nullptr, *values = nullptr, *value = nullptr;
-  if (impl_offset == 0 || step_python.PyDict_Next(state, &at, &key, &values) == 0) return 0;
+  if (objects.PyDict_Next(state, &at, &key, &values) == 0) return 0;
   at = 0;
-  while (step_python.PyDict_Next(values, &at, &key, &value) != 0) {  // 0 for what is no dict
-    if (word_at(value, kTypeOffset) != step_python.tensor_type) continue;
-    const auto* impl = static_cast<const c10::TensorImpl*>(word_at(value, impl_offset));
+  while (objects.PyDict_Next(values, &at, &key, &value) != 0) {  // 0 for what is no dict
+    if (type_of(value) != tensor_type) continue;
+    const c10::TensorImpl* impl = impl_of(value);
     return impl != nullptr && is_plain(*impl) ? address_of(*impl) : 0;
   }
   return 0;
@@ -225,8 +189,8 @@ uint64_t state_address(PyObject* state) noexcept try {
 
 // Whether the state is another, has grown, or its first tensor is elsewhere.
 bool has_new_state(StepPlan& plan, PyObject* state) noexcept {
-  const ptrdiff_t size = step_python.PyDict_Size(state);
-  if (size < 0) step_python.PyErr_Clear();
+  const ptrdiff_t size = objects.PyDict_Size(state);
+  if (size < 0) objects.PyErr_Clear();
   if (size == 0) return false;
   const uint64_t address = state_address(state);
   if (size > 0 && state == plan.state && size == plan.state_size && address == plan.state_address) return false;
@@ -238,15 +202,10 @@ bool has_new_state(StepPlan& plan, PyObject* state) noexcept {
 
 }  // namespace
 
-int prepare_steps(void* params_key, const void* tensor_type) noexcept {
-#define RKM_FIND(result, name, parameters)                                                       \
-  step_python.name = reinterpret_cast<result(*) parameters>(dlsym(RTLD_DEFAULT, #name));         \
-  if (step_python.name == nullptr) return -ENOSYS;
-  RKM_STEP_FUNCTIONS(RKM_FIND)
-#undef RKM_FIND
-  step_python.params_key = static_cast<PyObject*>(params_key);
-  step_python.tensor_type = tensor_type;
-  return 0;
+int prepare_steps(void* key, const void* type) noexcept {
+  params_key = static_cast<PyObject*>(key);
+  tensor_type = type;
+  return find_object_functions();
 }
 
 StepPlan* make_plan(uint32_t count, const uint64_t* objects, const uint64_t* impls, const uint32_t* names,
@@ -258,11 +217,8 @@ StepPlan* make_plan(uint32_t count, const uint64_t* objects, const uint64_t* imp
     PlannedParameter& made = plan->parameters[at];
     made.object = reinterpret_cast<const void*>(objects[at]);
     made.impl = reinterpret_cast<c10::TensorImpl*>(impls[at]);
-    for (ptrdiff_t tried = kImplOffsetFirst; impl_offset == 0 && tried <= kImplOffsetLast; tried += 8) {
-      if (word_at(made.object, tried) == made.impl) impl_offset = tried;
-    }
-    if (impl_offset == 0 || word_at(made.object, impl_offset) != made.impl) return nullptr;
-    made.type = word_at(made.object, kTypeOffset);
+    if (!keeps_impl(made.object, made.impl)) return nullptr;
+    made.type = type_of(made.object);
     made.name = names[at];
     if (!is_plain(*made.impl)) odd[at] = kOddParameter;
   }

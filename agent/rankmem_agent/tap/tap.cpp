@@ -13,6 +13,7 @@
 #include "modules.h"
 #include "parts.h"
 #include "roots.h"
+#include "same_calls.h"
 #include "spool.h"
 #include "stacks.h"
 #include "steps.h"
@@ -157,6 +158,17 @@ RKM_EXPORT void rkm_name_module(const rankmem::PyObject* module, uint32_t name, 
 RKM_EXPORT void rkm_forget_module(const rankmem::PyObject* module) { forget_module(module); }
 
 RKM_EXPORT void rkm_watch_roots(rankmem::PyObject* ask, uint32_t name) { watch_roots(ask, name); }
+
+RKM_EXPORT int rkm_answer_same_calls(rankmem::PyObject* others_end, const void* tensor, const void* impl,
+                                     rankmem::PyObject* containers) {
+  return answer_same_calls(others_end, tensor, impl, containers);
+}
+
+RKM_EXPORT void rkm_note_inputs(uint32_t module, uint64_t size_bytes, uint64_t num_left_out, uint32_t facts) {
+  note_inputs({module, size_bytes, num_left_out, facts});
+}
+
+RKM_EXPORT void rkm_forget_same_calls(const rankmem::PyObject* module) { forget_same_calls(module); }
 
 RKM_EXPORT void rkm_set_phase(uint8_t now) { set_phase(now); }
 

@@ -17,6 +17,8 @@
 #include "auto_detail.cpp"
 #include "steady.cpp"
 #include "control.cpp"
+#include "python_objects.cpp"
+#include "same_calls.cpp"
 #include "roots.cpp"
 #ifdef RKM_WITH_EVIDENCE
 #include "evidence.cpp"
