@@ -102,7 +102,7 @@ import rankmem_agent.hooks.module_frames as frames
 model = torch.nn.Linear(4, 4)
 reader = tap.module_reader()
 assert reader is not None and frames.follow(reader, lambda module: 0)
-reader.watch_calls(lambda module, args, kwargs: 1, tap.intern("model call"))
+reader.watch_calls(lambda module, args, kwargs, answered: 1, tap.intern("model call"))
 order(1, EVENTS, 0)
 with torch.no_grad():
     for _ in range(3):

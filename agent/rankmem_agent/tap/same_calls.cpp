@@ -11,6 +11,7 @@
 
 #include <ATen/core/TensorBody.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -97,7 +98,7 @@ bool add_tensor(Given& given, const void* object) {
   if (impl == nullptr || !is_plain(*impl)) return false;
   const auto sizes = impl->sizes();
   given.has_tensor = true;
-  bool fits = add(given, kTensor | static_cast<uint64_t>(impl->dtype().toScalarType()) << 16 | sizes.size());
+  bool fits = add(given, kTensor | static_cast<uint64_t>(c10::typeMetaToScalarType(impl->dtype())) << 16 | sizes.size());
   for (const int64_t size : sizes) fits = fits && add(given, static_cast<uint64_t>(size));
   return fits;
 }
