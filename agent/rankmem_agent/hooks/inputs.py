@@ -22,7 +22,7 @@ DEPTH_MAX: Final = 3
 NAME_CHARS_MAX: Final = 40
 DIMENSIONS_MAX: Final = 8
 """With these the text of a record stays below 2 KiB."""
-CONTAINERS: Final = (UserDict, dict, tuple, list)
+CONTAINERS: Final[tuple[type, ...]] = (UserDict, dict, tuple, list)
 """Whose items are looked at, those of subclasses too."""
 
 

@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.inputs import Inputs, inputs_of
+from rankmem_agent.hooks.inputs import CONTAINERS, DEPTH_MAX, Inputs, inputs_of
 from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.hooks.module_names import parameters
 from rankmem_agent.hooks.recorder import Recorder
@@ -60,6 +60,9 @@ class ModelCalls:
         path_of: the string id of a module's path.
         was_optimizer_made: whether an optimizer exists, or has existed.
     """
+
+    containers = CONTAINERS
+    limits = (CALLS_MAX, ASKED_MAX, DEPTH_MAX)
 
     def __init__(
         self,

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from rankmem_agent.hooks.guard import unseen_by_listeners, unseen_by_modes
+
 
 class ModuleReader(Protocol):
     """The part of the tap that reads modules from frames. None of it raises or blocks."""
@@ -48,7 +50,11 @@ class ModuleReader(Protocol):
         """
 
     def answer_same_calls(
-        self, others_end: Callable[[], bool], tensor: Any, containers: tuple[type, ...]
+        self,
+        others_end: Callable[[], bool],
+        tensor: Any,
+        containers: tuple[type, ...],
+        limits: tuple[int, int, int],
     ) -> bool:
         """From now on answers calls itself that are given the same as one before; False: it cannot.
 
@@ -56,6 +62,8 @@ class ModuleReader(Protocol):
             others_end: whether optimizers or the user end the steps.
             tensor: any one of ``torch.Tensor`` itself.
             containers: the types whose subclasses ``ask`` looks into.
+            limits: calls of the model that are recorded in a step; calls that are looked at in one; how deep
+                containers are looked into.
         """
 
     def note_inputs(self, module: int, size_bytes: int, num_left_out: int, facts: int) -> None:
@@ -66,6 +74,22 @@ class ModuleReader(Protocol):
 
     def step_number(self) -> int:
         """The number of the step that goes on, which ends of calls have moved."""
+
+
+class Calls(Protocol):
+    """Who is asked about outermost calls: :class:`~rankmem_agent.hooks.model_calls.ModelCalls`."""
+
+    containers: tuple[type, ...]
+    limits: tuple[int, int, int]
+
+    def entered(self, module: Any, args: Any, kwargs: Any, num_answered: int = 0) -> int:
+        """One has begun; the answer."""
+
+    def others_end(self) -> bool:
+        """Whether optimizers or the user end the steps."""
+
+    def answered_by(self, reader: ModuleReader) -> None:
+        """``reader`` answers those that are given the same as one before."""
 
 
 def follow_unnamed(reader: ModuleReader | None) -> bool:
@@ -98,24 +122,24 @@ def follow(reader: ModuleReader, ask: Callable[..., None] | None) -> bool:
     return bool(Probe()(Probe(), []))
 
 
-def watch(
-    reader: ModuleReader,
-    ask: Callable[[Any, Any, Any, int], int],
-    name: int,
-    others_end: Callable[[], bool],
-    containers: tuple[type, ...],
-) -> bool:
-    """Has ``ask`` called in each outermost call of a module; False where its arguments cannot be found.
+def watch(reader: ModuleReader, calls: Calls, name: int) -> bool:
+    """Has ``calls`` told of each outermost call of a module; False where its arguments cannot be found.
 
-    After :func:`follow`. Args: as :meth:`ModuleReader.watch_calls` and ``answer_same_calls``.
+    After :func:`follow`.
+
+    Args:
+        name: as :meth:`ModuleReader.watch_calls`.
     """
     import torch
 
     code = torch.nn.Module._wrapped_call_impl.__code__
     if code.co_varnames[:3] != ("self", "args", "kwargs") or code.co_cellvars or code.co_argcount != 1:
         return False
-    reader.answer_same_calls(unseen_by_dynamo(others_end), torch.empty(0), containers)
-    reader.watch_calls(unseen_by_dynamo(ask), name)
+    with unseen_by_modes(), unseen_by_listeners():
+        tensor = torch.empty(0, device="cpu")
+    calls.answered_by(reader)
+    reader.answer_same_calls(unseen_by_dynamo(calls.others_end), tensor, calls.containers, calls.limits)
+    reader.watch_calls(unseen_by_dynamo(calls.entered), name)
     return True
 
 

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_agent.hooks import tags
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.inputs import CONTAINERS
 from rankmem_agent.hooks.module_frames import ModuleReader, follow, watch
 from rankmem_agent.hooks.module_names import ModuleNames, parameters, tree
 from rankmem_agent.hooks.recorder import ModuleSlot, Recorder, Removable
@@ -117,8 +116,7 @@ class Modules:
         if self._reader is None:
             self._calls.append(calls)
         else:
-            calls.answered_by(self._reader)
-            watch(self._reader, calls.entered, ended_by, calls.others_end, CONTAINERS)
+            watch(self._reader, calls, ended_by)
 
     def path_id(self, module: Any) -> int:
         """The string id of a module's path, which it gets if it has none; 0: it has no name."""

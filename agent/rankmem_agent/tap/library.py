@@ -123,7 +123,10 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_name_module": (None, (ctypes.c_void_p, _U32, _INT)),
     "rkm_forget_module": (None, (ctypes.c_void_p,)),
     "rkm_watch_roots": (None, (ctypes.py_object, _U32)),
-    "rkm_answer_same_calls": (_INT, (ctypes.py_object, *[ctypes.c_void_p] * 2, ctypes.py_object)),
+    "rkm_answer_same_calls": (
+        _INT,
+        (ctypes.py_object, *[ctypes.c_void_p] * 2, ctypes.py_object, *[_U32] * 3),
+    ),
     "rkm_note_inputs": (None, (_U32, _U64, _U64, _U32)),
     "rkm_forget_same_calls": (None, (ctypes.c_void_p,)),
     "rkm_set_phase": (None, (_U8,)),
@@ -381,7 +384,11 @@ class Tap:
         self._watch_roots(ask, name)
 
     def answer_same_calls(
-        self, others_end: Callable[[], bool], tensor: Any, containers: tuple[type, ...]
+        self,
+        others_end: Callable[[], bool],
+        tensor: Any,
+        containers: tuple[type, ...],
+        limits: tuple[int, int, int],
     ) -> bool:
         """Before :meth:`watch_calls`: calls that are given the same as one before are answered here.
 
@@ -389,12 +396,15 @@ class Tap:
             others_end: whether optimizers or the user end the steps; it must not raise.
             tensor: any one of ``torch.Tensor`` itself.
             containers: the types whose subclasses are looked into, beside tuples, lists and dictionaries.
+            limits: calls of the model that are recorded in a step; calls that are looked at in one; how deep
+                containers are looked into.
 
         Returns:
             False where tensors cannot be read here: ``ask`` is called each time.
         """
         impl = getattr(tensor, "_cdata", 0)
-        return int(self._answer_same_calls(others_end, id(tensor), impl, containers)) == 0
+        done = self._answer_same_calls(others_end, id(tensor), impl, containers, *limits)
+        return int(done) == 0
 
     def note_inputs(self, module: int, size_bytes: int, num_left_out: int, facts: int) -> None:
         """What has been recorded of the call that is being asked about: the fields of its INPUT record."""

@@ -69,7 +69,7 @@ long ask_python(CallQuestion& question) noexcept {
   }
   const long found = python.PyLong_AsLong(answer);
   python.Py_DecRef(answer);
-  return found;
+  return found < 0 ? 0 : found;
 }
 
 long ask_about(PythonFrame call, PyObject* kwargs) noexcept {

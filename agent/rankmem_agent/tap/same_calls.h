@@ -43,6 +43,14 @@ struct CallQuestion {
   bool is_given = false;  // `given` is all of it
   bool is_noted = false;  // Python has recorded `inputs`
   GivenInputs inputs = {};
+  uint64_t times_changed = 0;  // the model had, when Python was asked
+};
+
+// As hooks/model_calls.py and hooks/inputs.py have them.
+struct CallLimits {
+  uint32_t calls;   // of the model that are recorded in a step
+  uint32_t asked;   // calls that are looked at in a step
+  uint32_t nested;  // containers in one another
 };
 
 // All of this is called with the GIL held.
@@ -50,7 +58,8 @@ struct CallQuestion {
 // Answers calls from here on. `others_end` is asked whether optimizers or the user end the steps; `tensor` is any one
 // of torch.Tensor itself, `impl` its TensorImpl; `containers` a tuple of the types whose subclasses Python looks into.
 // 0, or -errno where tensors cannot be read here. Once.
-int answer_same_calls(PyObject* others_end, const void* tensor, const void* impl, PyObject* containers) noexcept;
+int answer_same_calls(PyObject* others_end, const void* tensor, const void* impl, PyObject* containers,
+                      CallLimits limits) noexcept;
 
 // The answer about a call, its INPUT record written; -1 if Python has to be asked.
 long answer_if_same(CallQuestion& question) noexcept;
