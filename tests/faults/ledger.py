@@ -86,12 +86,23 @@ def check(
     """
     totals = Totals()
     with duckdb.connect(database, read_only=True) as connection:
-        for rank in written:
-            totals += _check_rank(connection, rank)
+        try:
+            for rank in written:
+                totals += _check_rank(connection, rank)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{_told(connection, database)}") from error
         stored = connection.sql("SELECT attempt, rank FROM rank_info ORDER BY ALL").fetchall()
     assert not all_ranks or stored == sorted((rank.attempt, rank.rank) for rank in written)
     _report(fault or os.environ.get("PYTEST_CURRENT_TEST", "?").rpartition(" (")[0], totals, recovery_s)
     return totals
+
+
+def _told(connection: duckdb.DuckDBPyConnection, database: Path) -> str:
+    """What is stored of each spool, and the end of the aggregator's log: a rare failure tells why at once."""
+    spools = connection.sql("FROM ingest_progress").fetchall()
+    ranks = connection.sql("SELECT attempt, rank, events, events_lost, complete FROM rank_info").fetchall()
+    logs = [log.read_text(encoding="utf-8")[-4000:] for log in database.parent.parent.glob("*.log")]
+    return f"spools {spools}\nranks {ranks}\n" + "\n".join(logs)
 
 
 def _report(fault: str, totals: Totals, recovery_s: float | None) -> None:
