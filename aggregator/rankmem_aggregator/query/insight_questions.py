@@ -342,5 +342,5 @@ class InsightQuestions(Asking):
     def _with_gaps(self, rows: pa.Table, full_id: str) -> pa.Table:
         """Rows with what is missing from the session: also, while a rank has no end, what is to come."""
         known = self.with_missing(rows, full_id)
-        runs_on = self.session_row(full_id)["state"] == "running"
+        runs_on = self.session_facts(full_id)["state"] == "running"
         return and_later(known, NO_END) if runs_on else known
