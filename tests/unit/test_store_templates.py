@@ -244,7 +244,8 @@ def test_a_file_is_read_where_no_temporary_folder_can_be_made(
 
 
 SHOWN = (
-    "SELECT schema_name, view_name, column_count, comment FROM duckdb_views() WHERE NOT internal ORDER BY ALL",
+    "SELECT schema_name, view_name, column_count, comment FROM duckdb_views() "
+    "WHERE NOT internal ORDER BY ALL",
     *CATALOG[2:],
     "FROM mindstudio.SESSION_TIME_INFO ORDER BY ALL",
     "FROM peak_by_rank ORDER BY ALL",
@@ -267,7 +268,7 @@ def test_a_file_is_read_with_kept_views_as_with_those_made_for_it(
         store_logs(connection, [log])
     assert templates.place_reading(path.with_name("reading.duckdb"))
     with_kept = shown(path)
-    monkeypatch.setattr(templates, "place_reading", lambda _: False)
+    monkeypatch.setattr(templates, "place_reading", lambda path: False)
     with_taken = shown(path)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
     assert with_kept == with_taken == shown(path)

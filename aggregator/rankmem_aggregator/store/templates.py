@@ -2,11 +2,11 @@
 
 Stage: open, before the store. DuckDB binds each view and macro as it is made, with all that it reads: 0.7
 seconds of CPU time for all. So an empty database is made once for each version of rankmem and DuckDB. In: the
-path of a new database; out: a file there. Another has no tables but the views through which a file of this
-version is read (``reading_instance``). Of an existing database only its catalog is compared with what
-this version makes: a stranger's views are not run. What is kept lies in the user's cache, under names that
-hold all that decides the content. Where there is none, databases are made and views installed as if nothing
-had been kept.
+path of a new database; out: a file there. Two others hold the views alone, for readers
+(``reading_instance``), one of them also those of a file's tables. Of an existing database only its catalog is
+compared with what this version makes: a stranger's views are not run. What is kept lies in the user's cache,
+under names that hold all that decides the content. Where there is none, databases are made and views
+installed as if nothing had been kept.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import duckdb
 
 from rankmem_aggregator import sql
 from rankmem_aggregator.store import schema
-from rankmem_aggregator.store.packing import PACKED, PACKED_SCHEMA
+from rankmem_aggregator.store.packing import PACKED, PACKED_SCHEMA, is_packed
 from rankmem_aggregator.store.stored_tables import FILE, reading_statements, whole
 from rankmem_protos.cache_folder import cache_folder
 from rankmem_protos.errors import RankmemError
 
-Kind = Literal["empty", "reading"]
+Kind = Literal["empty", "reading", "views"]
 KEPT_MAX: Final = 4
 """Databases of each kind of other versions that stay in the cache, 0.8 MB each."""
 
@@ -69,6 +69,12 @@ def place_reading(path: Path) -> bool:
     return _place("reading", path, is_durable=False)
 
 
+def place_views(path: Path) -> bool:
+    """Puts a database at a path that has all views, but none of the tables that they read; False where it is
+    not done. It is read and deleted: not durable."""
+    return _place("views", path, is_durable=False)
+
+
 def make(connection: duckdb.DuckDBPyConnection) -> None:
     """Makes in a new database what :func:`place` puts into one."""
     schema.prepare(connection)
@@ -94,11 +100,18 @@ def make_reading(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"DETACH {FILE}")
 
 
+def _drop_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    for table in schema.ALL_TABLES.values():
+        kind = "VIEW" if is_packed(table.name) else "TABLE"
+        connection.execute(f"DROP {kind} {schema.quoted(table.name)}")
+    connection.execute(f"DROP SCHEMA {PACKED_SCHEMA} CASCADE")
+
+
 def has_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
     """Whether the views and macros of an attached database are those that this version makes. Not within a
     transaction."""
     try:
-        known = _path("views").read_text(encoding="ascii")
+        known = _path("digest").read_text(encoding="ascii")
     except (RankmemError, OSError, ValueError):
         return False
     return known == _digest(connection, catalog)
@@ -107,7 +120,7 @@ def has_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
 def keep_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Remembers the views and macros that this version has just installed in an attached database."""
     with contextlib.suppress(RankmemError, OSError):
-        _put(_digest(connection, catalog).encode("ascii"), _path("views"), replace=True)
+        _put(_digest(connection, catalog).encode("ascii"), _path("digest"), replace=True)
 
 
 def _place(kind: Kind, path: Path, *, is_durable: bool) -> bool:
@@ -135,13 +148,15 @@ def _made(kind: Kind) -> bytes:
     with tempfile.TemporaryDirectory(prefix=".making-", dir=kept.parent) as folder:
         made = Path(folder) / f"{kind}.duckdb"
         with duckdb.connect(made, config={"default_block_size": schema.BLOCK_BYTES}) as connection:
-            (make if kind == "empty" else make_reading)(connection)
+            (make_reading if kind == "reading" else make)(connection)
+            if kind == "views":
+                _drop_tables(connection)
             connection.execute("CHECKPOINT")
             if kind == "empty":
                 keep_views(connection, made.stem)
         content = made.read_bytes()
     _put(hashlib.sha256(content).digest() + content, kept, replace=True)
-    for names in (f"{kind}-*", "views-*"):
+    for names in (f"{kind}-*", "digest-*"):
         by_age = sorted(kept.parent.glob(names), key=lambda path: path.stat().st_mtime_ns)
         for old in by_age[:-KEPT_MAX]:
             old.unlink(missing_ok=True)
@@ -166,7 +181,7 @@ def _put(content: bytes, path: Path, *, replace: bool, is_durable: bool = True) 
             os.unlink(name)
 
 
-def _path(kind: Kind | Literal["views"]) -> Path:
+def _path(kind: Kind | Literal["digest"]) -> Path:
     return cache_folder() / f"{kind}-{_key()}"
 
 
