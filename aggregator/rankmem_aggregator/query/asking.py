@@ -10,6 +10,7 @@ import abc
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -186,7 +187,9 @@ class Asking(abc.ABC):
 
     def _ask(self, name: str, **parameters: Value) -> pa.Table:
         try:
-            answer = answered(self, query_text(name), parameters)
+            # What is missing is told as of now: rows that others are read with may be newer than the first.
+            asked = self.sql if name.startswith("incompleteness") else partial(answered, self)
+            answer = asked(query_text(name), parameters)
         except RankmemError as exc:
             raise explained(exc, self.target) from exc
         if "by" in parameters:
@@ -218,11 +221,12 @@ class Asking(abc.ABC):
 @contextlib.contextmanager
 def each_once(store: Asking) -> Iterator[None]:
     """Within it :func:`answered` asks each statement once: for many questions with parts in common."""
-    store._answers = {}
+    before = store._answers
+    store._answers = {} if before is None else before
     try:
         yield
     finally:
-        store._answers = None
+        store._answers = before
 
 
 def answered(store: Asking, text: str, parameters: Parameters | None = None) -> pa.Table:
