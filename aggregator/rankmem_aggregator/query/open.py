@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rankmem_aggregator.lake.files import is_lake_address
-from rankmem_aggregator.query.local import LocalQueries
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.store.address import read_address
 from rankmem_protos.credentials import Credentials
@@ -69,13 +68,15 @@ def open_file(path: Path, credentials: Credentials, *, unsafe: bool = False) -> 
     Args:
         path: of the file.
         credentials: for the aggregator, as far as it requires them.
-        unsafe: see :class:`LocalQueries`.
+        unsafe: see ``LocalQueries``.
 
     Raises:
         RankmemError: NOT_FOUND without such a file, INVALID for a file that is no database of rankmem,
             UNSUPPORTED for one of a newer version, CONFLICT where a program that left no address holds it, or
             an aggregator, if ``unsafe``.
     """
+    from rankmem_aggregator.query.local import LocalQueries  # DuckDB's import takes 50 ms
+
     try:
         return LocalQueries(path, unsafe=unsafe)
     except RankmemError as exc:
