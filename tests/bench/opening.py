@@ -1,4 +1,7 @@
-"""CPU time to open a database and a lake, with what is kept of an empty one and without: turns in one run."""
+"""CPU time to open a database and a lake, with what is kept of an empty one and without: turns in one run.
+
+Reading: opened, asked what `rankmem peak` asks, and closed, without a row.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,19 @@ from unittest import mock
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.lake.served import TailInstance
 from rankmem_aggregator.lake.tail import Tail
+from rankmem_aggregator.query.local import InstanceQueries, LocalQueries
+from rankmem_aggregator.sql import query_text
 from rankmem_aggregator.store.copy import export_duckdb
 from rankmem_aggregator.store.store import open_store
 
 ROUNDS: Final = 7
 NO_CACHE: Final = "/proc/nothing"
+ASKED: Final = ("session_facts", "peak", "incompleteness")
+"""The questions of `rankmem peak`."""
+GIVEN: Final = {"session": "0SESSION0001", "attempt": None, "rank": None}
 
 
 @contextmanager
@@ -41,9 +50,21 @@ def _round(folder: Path, took: Callable[[str], list[float]]) -> None:
     with _timed(took("database opened again for writing")):
         store = open_store(config)
     store.close()
+    with _timed(took("database read")), LocalQueries(path) as queries:
+        _ask(queries)
+    with _timed(took("lake read")):
+        lake = InstanceQueries("", LakeInstance(LakeFiles(str(folder)), Catalog(-1, ())))
+        _ask(lake)
+        lake.close()
     with _timed(took("lake served by an aggregator")):
         instance = TailInstance(LakeFiles(str(folder)), Tail(Catalog(-1, ()), (), 0), {"threads": 1})
     instance.close()
+
+
+def _ask(queries: InstanceQueries) -> None:
+    for name in ASKED:
+        text = query_text(name)
+        queries.sql(text, {each: value for each, value in GIVEN.items() if f"${each}" in text})
 
 
 def main() -> None:

@@ -67,6 +67,8 @@ CALLS: list[Call] = [
     call("session_id", "0sess"),
     call("session_row"),
     call("session_row", "0sess"),
+    call("session_facts"),
+    call("session_facts", "0sess"),
     call("ranks"),
     call("hosts"),
     call("incompleteness"),

@@ -151,7 +151,16 @@ def calls(queries: Queries, session: str) -> Iterator[tuple[str, tuple[Any, ...]
     now = at + 1_000_000
     yield "sessions", (), {}
     yield "incomplete_sessions", (), {}
-    for name in ("session_id", "session_row", "ranks", "hosts", "incompleteness", "peak", "peak_by_host"):
+    for name in (
+        "session_id",
+        "session_row",
+        "session_facts",
+        "ranks",
+        "hosts",
+        "incompleteness",
+        "peak",
+        "peak_by_host",
+    ):
         yield name, (session,), {}
     for name in ("peak_bound", "job_peak", "job_peak_bound", "steps", "modules", "weights", "oom"):
         yield name, (session,), {}

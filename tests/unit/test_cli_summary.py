@@ -34,7 +34,7 @@ class Stored:
         self.missing: list[dict[str, Any]] = []
         self.steady: dict[int, dict[str, int]] = {}
 
-    def session_row(self, session: str) -> dict[str, Any]:
+    def session_facts(self, session: str) -> dict[str, Any]:
         return {"session_id": session, "name": "gpt", "started_ns": START_NS}
 
     def ranks(self, session: str) -> pa.Table:

@@ -113,7 +113,7 @@ def recorded(name: str) -> Callable[..., Any]:
     return ask
 
 
-BESIDE = ("connect", "session_row", "incomplete_sessions", "close")
+BESIDE = ("connect", "session_facts", "incomplete_sessions", "close")
 """What every verb calls beside its own question."""
 SCHEMAS: dict[str, pa.Schema] = {}
 """Of each statement's answer, once for all tests."""
@@ -232,7 +232,7 @@ def test_a_verb_finds_its_session_asks_and_looks_for_what_is_missing_once_each(
 ) -> None:
     invoke(*arguments)
     assert queries.num_statements == num_statements
-    assert [made[0] for made in queries.calls].count("session_row") == (arguments != ["sessions"])
+    assert [made[0] for made in queries.calls].count("session_facts") == (arguments != ["sessions"])
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_sql_is_read_from_stdin(queries: FakeQueries) -> None:
 
 def test_a_session_is_passed_on_as_the_user_wrote_it(queries: FakeQueries) -> None:
     invoke("peak", "--session", "two ranks")
-    assert ("session_row", "two ranks", {}) in queries.calls
+    assert ("session_facts", "two ranks", {}) in queries.calls
 
 
 @pytest.mark.parametrize(

@@ -102,12 +102,15 @@ def test_no_answer_of_the_client_about_a_session_was_forgotten() -> None:
     others = {"close", "copy_to", "sql", "stream", "session_id", "sessions", "incompleteness", "stack"}
     others |= {
         "session_row",
+        "session_facts",
         "incomplete_sessions",
         "aggregator_state",
         "oom_held",
         "interrupt",
         "allow",
         "with_missing",
+        "answer",
+        "once",
         "allocator_trace",
         "stale",
     }

@@ -6,10 +6,12 @@ import base64
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from constructed import BASE_NS, RankLog, empty_database, store_logs
@@ -18,8 +20,10 @@ from kept_answers import answers_of, content_of, job_of
 from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.page.kept_questions import RANKS_MAX
-from rankmem_aggregator.page.one_file import key_of
+from rankmem_aggregator.page.one_file import key_of, one_file
 from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.query.types import Parameters
+from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
 from two_sessions import NEW, OLD, two_sessions
 
@@ -46,6 +50,23 @@ def page(queries: Queries, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(queries: Queries, out: Path, **asked: Any) -> Path:
     export(queries, "html", out, force=True, **asked)
     return out
+
+
+def test_each_statement_is_asked_once_but_what_is_missing(
+    queries: Queries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[tuple[str, str]] = Counter()
+    ask = queries.sql
+
+    def counted(text: str, parameters: Parameters | None = None) -> pa.Table:
+        if text != query_text("incompleteness"):
+            asked[text, repr(sorted((parameters or {}).items()))] += 1
+        return ask(text, parameters)
+
+    monkeypatch.setattr(queries, "sql", counted)
+    one_file(queries, queries.session_id())
+    assert [of for of, times in asked.items() if times > 1] == []
+    assert len(asked) > 50
 
 
 def test_the_file_reaches_for_nothing(page: Path) -> None:

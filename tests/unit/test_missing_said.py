@@ -182,3 +182,21 @@ def test_a_database_of_an_older_version_lists_what_it_knows(tmp_path: Path) -> N
             "session_id", "attempt", "rank", "why", "what", "detail", "since_ns", "since_utc", "records",
             "is_bytes", "sentence",
         ]  # fmt: skip
+
+
+def test_a_database_of_an_older_version_tells_the_facts_of_a_session_as_it_can(tmp_path: Path) -> None:
+    path = tmp_path / "older.duckdb"
+    with duckdb.connect(str(path)) as made:
+        schema.prepare(made)
+        install_views(made)
+        stored(made, 2)
+    with open_queries(path, Credentials(), unsafe=True) as queries:
+        today = queries.session_facts()
+    with duckdb.connect(str(path)) as made:
+        made.execute("DROP VIEW session_facts")
+        made.execute("CREATE OR REPLACE VIEW session_overview AS SELECT *, 'then' AS state FROM session")
+    with open_queries(path, Credentials(), unsafe=True) as queries:  # with the views of that version
+        then = queries.session_facts()
+    assert today["state"] == "ended"
+    assert then["state"] == "then"
+    assert then["session_id"] == today["session_id"] == SESSION

@@ -241,3 +241,51 @@ def test_a_file_is_read_where_no_temporary_folder_can_be_made(
     monkeypatch.setattr(tempfile, "TemporaryDirectory", refused)
     with connect(path) as queries:
         assert queries.sql("SELECT count(*) AS blocks FROM allocation")["blocks"].to_pylist() == [0]
+
+
+SHOWN = (
+    "SELECT schema_name, view_name, column_count, comment FROM duckdb_views() "
+    "WHERE NOT internal ORDER BY ALL",
+    *CATALOG[2:],
+    "FROM mindstudio.SESSION_TIME_INFO ORDER BY ALL",
+    "FROM peak_by_rank ORDER BY ALL",
+)
+
+
+def shown(path: Path) -> list[list[Any]]:
+    """What a reader of a file finds in the catalog, and in views."""
+    with connect(path) as queries:
+        return [queries.sql(statement).to_pylist() for statement in SHOWN]
+
+
+def test_a_file_is_read_with_kept_views_as_with_those_made_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RankLog(rank=0)
+    log.alloc("weights", 100, at=10)
+    opened(path).close()
+    with duckdb.connect(path) as connection:
+        store_logs(connection, [log])
+    assert templates.place_reading(path.with_name("reading.duckdb"))
+    with_kept = shown(path)
+    monkeypatch.setattr(templates, "place_reading", lambda path: False)
+    with_taken = shown(path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
+    assert with_kept == with_taken == shown(path)
+    assert {row["session_id"] for row in with_kept[-1]} == {SESSION}
+
+
+def test_a_file_that_lacks_a_column_or_a_table_gets_views_of_its_own(path: Path) -> None:
+    log = RankLog(rank=0)
+    log.alloc("weights", 100, at=10)
+    opened(path).close()
+    with duckdb.connect(path) as connection:
+        store_logs(connection, [log])
+    (older := path.with_name("older.duckdb")).write_bytes(path.read_bytes())
+    with duckdb.connect(older) as connection:
+        connection.execute("ALTER TABLE rank_info DROP COLUMN exit_code")
+        connection.execute("DROP TABLE clock_offset")
+    with connect(path) as today, connect(older) as then:
+        assert then.peak().equals(today.peak())
+        assert then.sql("SELECT exit_code FROM rank_info")["exit_code"].to_pylist() == [None]
+        assert then.sql("FROM clock_offset").num_rows == 0

@@ -47,17 +47,9 @@ class LakeInstance(ConfinedInstance):
         files: the lake.
         catalog: the files that count.
         settings: of DuckDB, beside ours: an engine's process has a share of the machine.
-        is_whole: all views are going to be needed.
     """
 
-    def __init__(
-        self,
-        files: LakeFiles,
-        catalog: Catalog,
-        settings: Settings | None = None,
-        *,
-        is_whole: bool = False,
-    ) -> None:
+    def __init__(self, files: LakeFiles, catalog: Catalog, settings: Settings | None = None) -> None:
         # Private, and of this instance alone; it goes with the last answer that is read from it.
         spill = tempfile.mkdtemp(prefix="rankmem-lake-")
         weakref.finalize(self, shutil.rmtree, spill, ignore_errors=True)
@@ -79,8 +71,7 @@ class LakeInstance(ConfinedInstance):
             folders = ", ".join(schema.literal(f"{self._place(name)}/") for name in TABLES)
             self._connection.execute(f"SET allowed_directories = [{folders}]")
             self._connection.execute(_FOOTERS)
-            if is_whole:
-                self._take_views()
+            self._take_views()
             self._confine()
             self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {MINDSTUDIO}")
             self._connection.execute(f"CREATE SCHEMA {_EMPTY}")

@@ -58,7 +58,7 @@ class TailInstance(LakeInstance):
     """
 
     def __init__(self, files: LakeFiles, tail: Tail, settings: Settings) -> None:
-        super().__init__(files, tail.catalog, settings, is_whole=True)
+        super().__init__(files, tail.catalog, settings)
         self.version, self.generation = tail.catalog.version, tail.generation
         self._num_added = 0
         self._lists: dict[str, str] = {}

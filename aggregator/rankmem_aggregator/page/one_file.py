@@ -30,6 +30,7 @@ from rankmem_aggregator.page.kept_questions import Chosen, questions_of
 from rankmem_aggregator.page.parameters import declared, read_parameters
 from rankmem_aggregator.page.reading import PageSession, Reading, facts_of
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
+from rankmem_aggregator.query.asking import each_once
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId
 from rankmem_aggregator.sql import page_text
@@ -66,22 +67,22 @@ def one_file(
     Raises:
         RankmemError: what questions raise; EXHAUSTED for a file that is too large.
     """
-    reading_of = _reading(queries, session_id)
-    kept = _Kept(reading=reading_of, progress=progress)
-    job = kept.add(_route("/job"), {})
-    facts = facts_of(job)
-    origin_ns = int(facts["origin_ns"])
-    chosen = Chosen.of(
-        job,
-        ranks=ranks,
-        first_ns=int(facts["first_ns"]),
-        last_ns=int(facts["last_ns"]),
-        from_ns=None if from_ns is None else from_ns - origin_ns,
-        until_ns=None if until_ns is None else until_ns - origin_ns,
-    )
-    for path, parameters in questions_of(chosen, ROUTES, _first_oom(kept)):
-        kept.add(_route(path), parameters)
-    kept.add_sessions(queries, session_id)
+    kept = _Kept(reading=_reading(queries, session_id), progress=progress)
+    with each_once(queries):
+        job = kept.add(_route("/job"), {})
+        facts = facts_of(job)
+        origin_ns = int(facts["origin_ns"])
+        chosen = Chosen.of(
+            job,
+            ranks=ranks,
+            first_ns=int(facts["first_ns"]),
+            last_ns=int(facts["last_ns"]),
+            from_ns=None if from_ns is None else from_ns - origin_ns,
+            until_ns=None if until_ns is None else until_ns - origin_ns,
+        )
+        for path, parameters in questions_of(chosen, ROUTES, _first_oom(kept)):
+            kept.add(_route(path), parameters)
+        kept.add_sessions(queries, session_id)
     content = {
         "rankmem": version("rankmem"),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from rankmem_aggregator.page.as_sql import as_sql
 from rankmem_aggregator.page.shared_rows import SharedRows
+from rankmem_aggregator.query.asking import answered
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId, Value
 from rankmem_aggregator.sql import page_text
@@ -74,7 +75,8 @@ class Reading:
 
     def ask(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""
-        return self.queries.sql(page_text(name), {"session": self.session.session_id, **parameters})
+        given = {"session": self.session.session_id, **parameters}
+        return answered(self.queries, page_text(name), given)
 
     def share(self, name: str, /, **parameters: Value) -> pa.Table:
         """The same rows, asked once a state of the session for all answers that begin with them."""
@@ -84,7 +86,7 @@ class Reading:
         """The rows of :meth:`ask`, where the panel shows them: the statement is the panel's, as SQL."""
         given = {"session": self.session.session_id, **parameters}
         self._shown.append(as_sql(page_text(name), given))
-        return self.queries.sql(page_text(name), given)
+        return answered(self.queries, page_text(name), given)
 
     def shown_as(self, statement: str) -> None:
         """Gives the panel's SQL where its rows come from one of the ``Queries``' own questions."""

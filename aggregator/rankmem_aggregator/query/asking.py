@@ -7,8 +7,10 @@ tables, those about a session with what is missing from it in their metadata. Ne
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -42,6 +44,8 @@ class Asking(abc.ABC):
     """What was opened: the path or the address, for messages."""
     stale: str = ""
     """What the last answer may lack since a store is away, in a sentence; empty: nothing."""
+    _answers: dict[tuple[str, str], pa.Table] | None = None
+    """Within :func:`each_once`: what was answered, by statement and parameters."""
     _known_missing: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
     """A session, when its missing data was last looked up (monotonic seconds), and that."""
 
@@ -119,6 +123,22 @@ class Asking(abc.ABC):
         row = _the_session(self._ask("session_row", session=session).to_pylist(), session, self.target)
         return {**row, "session_id": SessionId(row["session_id"])}
 
+    def session_facts(self, session: str | None = None) -> dict[str, Any]:
+        """What the session that a user means reports of itself: a row of ``session_facts``.
+
+        A fraction of :meth:`session_row`, which adds peaks and gaps. Its columns: session_id (a
+        :class:`SessionId`), name, source, state, started_ns, events, detail, not_recorded, was_reduced.
+        Arguments and errors are those of :meth:`session_id`.
+        """
+        try:
+            matches = self._ask("session_facts", session=session).to_pylist()
+        except RankmemError as exc:
+            if not _lacks(exc, "session_facts"):
+                raise
+            return self.session_row(session)
+        row = _the_session(matches, session, self.target)
+        return {**row, "session_id": SessionId(row["session_id"])}
+
     def ranks(self, session: str | None = None) -> pa.Table:
         """The ranks of a session. Columns: those of the view ``rank_overview``."""
         return self._answer("ranks", session=self.session_id(session))
@@ -135,8 +155,7 @@ class Asking(abc.ABC):
         try:
             return self._ask("incompleteness", session=full_id)
         except RankmemError as exc:
-            # A file or an aggregator of an older version, which has no such view.
-            if exc.code is not Code.UNSUPPORTED or "incompleteness" not in exc.message:
+            if not _lacks(exc, "incompleteness"):
                 raise
             return self._ask("incompleteness_older", session=full_id)
 
@@ -168,7 +187,9 @@ class Asking(abc.ABC):
 
     def _ask(self, name: str, **parameters: Value) -> pa.Table:
         try:
-            answer = self.sql(query_text(name), parameters)
+            # What is missing is told as of now: rows that others are read with may be newer than the first.
+            asked = self.sql if name.startswith("incompleteness") else partial(answered, self)
+            answer = asked(query_text(name), parameters)
         except RankmemError as exc:
             raise explained(exc, self.target) from exc
         if "by" in parameters:
@@ -195,6 +216,32 @@ class Asking(abc.ABC):
             asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
             self._known_missing = full_id, asked_s, missing
         return with_missing(answer, missing, self.stale)
+
+
+@contextlib.contextmanager
+def each_once(store: Asking) -> Iterator[None]:
+    """Within it :func:`answered` asks each statement once: for many questions with parts in common."""
+    before = store._answers
+    store._answers = {} if before is None else before
+    try:
+        yield
+    finally:
+        store._answers = before
+
+
+def answered(store: Asking, text: str, parameters: Parameters | None = None) -> pa.Table:
+    """The result of a statement of ours; within :func:`each_once` that of the first time."""
+    if store._answers is None:
+        return store.sql(text, parameters)
+    key = text, repr(sorted((parameters or {}).items()))
+    if key not in store._answers:
+        store._answers[key] = store.sql(text, parameters)
+    return store._answers[key]
+
+
+def _lacks(error: RankmemError, view: str) -> bool:
+    """Whether what was asked is of an older version, which has no such view."""
+    return error.code is Code.UNSUPPORTED and view in error.message
 
 
 def _the_session(matches: Sequence[Row], session: str | None, target: str) -> Row:

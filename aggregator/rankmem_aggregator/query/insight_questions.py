@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from rankmem_aggregator.query.asking import Asking
+from rankmem_aggregator.query.asking import Asking, each_once
 from rankmem_aggregator.query.missing import and_later, is_complete, missing_of
 from rankmem_aggregator.query.types import BlockBy
 from rankmem_protos.errors import Code, RankmemError
@@ -296,13 +296,14 @@ class InsightQuestions(Asking):
 
         full_id = self.session_id(session)
         known = is_complete(self.with_missing(SCHEMA.empty_table(), full_id))
-        answer = diagnose_of(
-            self._ask,
-            full_id,
-            is_complete=known,
-            events_max=EVENTS_MAX if events_max is None else events_max,
-            within_s=within_s,
-        )
+        with each_once(self):
+            answer = diagnose_of(
+                self._ask,
+                full_id,
+                is_complete=known,
+                events_max=EVENTS_MAX if events_max is None else events_max,
+                within_s=within_s,
+            )
         return self._over(answer, full_id)
 
     def allocator_trace(
@@ -342,5 +343,5 @@ class InsightQuestions(Asking):
     def _with_gaps(self, rows: pa.Table, full_id: str) -> pa.Table:
         """Rows with what is missing from the session: also, while a rank has no end, what is to come."""
         known = self.with_missing(rows, full_id)
-        runs_on = self.session_row(full_id)["state"] == "running"
+        runs_on = self.session_facts(full_id)["state"] == "running"
         return and_later(known, NO_END) if runs_on else known

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rankmem_aggregator.lake.files import is_lake_address
-from rankmem_aggregator.query.local import LocalQueries
 from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_aggregator.store.address import read_address
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -40,8 +38,14 @@ def open_queries(
                 f"{target} is an aggregator, which confines what it runs for others",
                 "give a file that no aggregator holds: --db FILE",
             )
-        return RemoteQueries(target, credentials)
+        return _open_remote(target, credentials)
     return open_file(Path(target), credentials, unsafe=unsafe)
+
+
+def _open_remote(address: str, credentials: Credentials) -> Queries:
+    from rankmem_aggregator.query.remote import RemoteQueries  # gRPC's import takes 30 ms, which a file saves
+
+    return RemoteQueries(address, credentials)
 
 
 def _open_lake(address: str, *, unsafe: bool, engine: str | Engine | None) -> Queries:
@@ -64,13 +68,15 @@ def open_file(path: Path, credentials: Credentials, *, unsafe: bool = False) -> 
     Args:
         path: of the file.
         credentials: for the aggregator, as far as it requires them.
-        unsafe: see :class:`LocalQueries`.
+        unsafe: see ``LocalQueries``.
 
     Raises:
         RankmemError: NOT_FOUND without such a file, INVALID for a file that is no database of rankmem,
             UNSUPPORTED for one of a newer version, CONFLICT where a program that left no address holds it, or
             an aggregator, if ``unsafe``.
     """
+    from rankmem_aggregator.query.local import LocalQueries  # DuckDB's import takes 50 ms
+
     try:
         return LocalQueries(path, unsafe=unsafe)
     except RankmemError as exc:
@@ -83,4 +89,4 @@ def open_file(path: Path, credentials: Credentials, *, unsafe: bool = False) -> 
                 f"the aggregator at {server.address} holds {path}, and confines what it runs",
                 "leave --unsafe out; or copy the file: rankmem export duckdb COPY",
             ) from exc
-    return RemoteQueries(server.address, credentials.only(tls=server.tls, token=server.token))
+    return _open_remote(server.address, credentials.only(tls=server.tls, token=server.token))

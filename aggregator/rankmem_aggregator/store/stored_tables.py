@@ -19,6 +19,8 @@ from rankmem_aggregator.store.packing import PACKED_SCHEMA, form_of, is_packed
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import Table
 
+FILE: Final = "stored"
+"""Name of the database of a file that is read, within the instance that reads it."""
 TableName = tuple[str, str]
 """Schema and table."""
 _COLUMNS: Final = """
@@ -41,6 +43,16 @@ class StoredTable:
     columns: frozenset[str]
     is_packed: bool
     """Whether it is in the packed form; files of an unreleased version have it as declared."""
+
+
+def whole(table: Table) -> StoredTable:
+    """A table as this version stores it."""
+    place = PACKED_SCHEMA if is_packed(table.name) else "main"
+    return StoredTable(
+        table_name=(place, table.name),
+        columns=frozenset(c.name for c in table.columns),
+        is_packed=is_packed(table.name),
+    )
 
 
 def stored_tables(connection: duckdb.DuckDBPyConnection, file: str) -> dict[str, StoredTable]:

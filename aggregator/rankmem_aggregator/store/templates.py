@@ -1,11 +1,12 @@
-"""Empty databases that are kept: a new one is a copy; one that is opened again may have its views already.
+"""Databases without rows that are kept: a new one is a copy; one that is there may have its views already.
 
 Stage: open, before the store. DuckDB binds each view and macro as it is made, with all that it reads: 0.7
 seconds of CPU time for all. So an empty database is made once for each version of rankmem and DuckDB. In: the
-path of a new database; out: a file there. Of an existing database only its catalog is compared with what
-this version makes: a stranger's views are not run. What is kept lies in the user's cache, under names that
-hold all that decides the content. Where there is none, databases are made and views installed as if nothing
-had been kept.
+path of a new database; out: a file there. Two others hold the views alone, for readers
+(``reading_instance``), one of them also those of a file's tables. Of an existing database only its catalog is
+compared with what this version makes: a stranger's views are not run. What is kept lies in the user's cache,
+under names that hold all that decides the content. Where there is none, databases are made and views
+installed as if nothing had been kept.
 """
 
 from __future__ import annotations
@@ -17,18 +18,20 @@ import re
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import duckdb
 
 from rankmem_aggregator import sql
 from rankmem_aggregator.store import schema
-from rankmem_aggregator.store.packing import PACKED
+from rankmem_aggregator.store.packing import PACKED, PACKED_SCHEMA, is_packed
+from rankmem_aggregator.store.stored_tables import FILE, reading_statements, whole
 from rankmem_protos.cache_folder import cache_folder
 from rankmem_protos.errors import RankmemError
 
+Kind = Literal["empty", "reading", "views"]
 KEPT_MAX: Final = 4
-"""Empty databases of other versions that stay in the cache, 0.8 MB each."""
+"""Databases of each kind of other versions that stay in the cache, 0.8 MB each."""
 
 _VIEWS: Final = """
 SELECT schema_name, view_name, sql, comment FROM duckdb_views() WHERE database_name = $catalog
@@ -57,13 +60,19 @@ def place(path: Path, *, is_durable: bool = True) -> bool:
         path: of the new file.
         is_durable: whether it is on the disk when this returns; one that is read and deleted need not be.
     """
-    try:
-        if path.exists() or Path(f"{path}.wal").exists():
-            return False
-        _put(_kept() or _made(), path, replace=False, is_durable=is_durable)
-    except (RankmemError, OSError, duckdb.Error):  # no cache of our own, no hard links, no room
-        return False
-    return True
+    return _place("empty", path, is_durable=is_durable)
+
+
+def place_reading(path: Path) -> bool:
+    """Puts a database at a path that has all views, and those of the tables over the database ``stored``;
+    False where it is not done. It is read and deleted: not durable."""
+    return _place("reading", path, is_durable=False)
+
+
+def place_views(path: Path) -> bool:
+    """Puts a database at a path that has all views, but none of the tables that they read; False where it is
+    not done. It is read and deleted: not durable."""
+    return _place("views", path, is_durable=False)
 
 
 def make(connection: duckdb.DuckDBPyConnection) -> None:
@@ -73,11 +82,36 @@ def make(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"DELETE FROM {schema.META.name}")
 
 
+def make_reading(connection: duckdb.DuckDBPyConnection) -> None:
+    """Makes in a new database what :func:`place_reading` puts at a path."""
+    ((own,),) = connection.execute("SELECT current_database()").fetchall()
+    connection.execute(f"ATTACH ':memory:' AS {FILE}")
+    connection.execute(f"USE {FILE}")
+    schema.prepare(connection)
+    connection.execute(f"USE {schema.quoted(own)}")
+    connection.execute(f"CREATE SCHEMA {PACKED_SCHEMA}")
+    for table in schema.ALL_TABLES.values():
+        for statement in reading_statements(table, whole(table), FILE):
+            connection.execute(statement)
+    sql.install_views(connection)
+    for table in schema.ALL_TABLES.values():
+        for statement in schema.view_comment_statements(table):
+            connection.execute(statement)
+    connection.execute(f"DETACH {FILE}")
+
+
+def _drop_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    for table in schema.ALL_TABLES.values():
+        kind = "VIEW" if is_packed(table.name) else "TABLE"
+        connection.execute(f"DROP {kind} {schema.quoted(table.name)}")
+    connection.execute(f"DROP SCHEMA {PACKED_SCHEMA} CASCADE")
+
+
 def has_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
     """Whether the views and macros of an attached database are those that this version makes. Not within a
     transaction."""
     try:
-        known = _path("views").read_text(encoding="ascii")
+        known = _path("digest").read_text(encoding="ascii")
     except (RankmemError, OSError, ValueError):
         return False
     return known == _digest(connection, catalog)
@@ -86,30 +120,43 @@ def has_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> bool:
 def keep_views(connection: duckdb.DuckDBPyConnection, catalog: str) -> None:
     """Remembers the views and macros that this version has just installed in an attached database."""
     with contextlib.suppress(RankmemError, OSError):
-        _put(_digest(connection, catalog).encode("ascii"), _path("views"), replace=True)
+        _put(_digest(connection, catalog).encode("ascii"), _path("digest"), replace=True)
 
 
-def _kept() -> bytes | None:
+def _place(kind: Kind, path: Path, *, is_durable: bool) -> bool:
     try:
-        content = _path("empty").read_bytes()
+        if path.exists() or Path(f"{path}.wal").exists():
+            return False
+        _put(_kept(kind) or _made(kind), path, replace=False, is_durable=is_durable)
+    except (RankmemError, OSError, duckdb.Error):  # no cache of our own, no hard links, no room
+        return False
+    return True
+
+
+def _kept(kind: Kind) -> bytes | None:
+    try:
+        content = _path(kind).read_bytes()
     except FileNotFoundError:
         return None
     checksum, rest = content[:_CHECKSUM_BYTES], content[_CHECKSUM_BYTES:]
     return rest if hashlib.sha256(rest).digest() == checksum else None
 
 
-def _made() -> bytes:
-    """A new empty database, which is kept."""
-    kept = _path("empty")
+def _made(kind: Kind) -> bytes:
+    """A new database, which is kept."""
+    kept = _path(kind)
     with tempfile.TemporaryDirectory(prefix=".making-", dir=kept.parent) as folder:
-        made = Path(folder) / "empty.duckdb"
+        made = Path(folder) / f"{kind}.duckdb"
         with duckdb.connect(made, config={"default_block_size": schema.BLOCK_BYTES}) as connection:
-            make(connection)
+            (make_reading if kind == "reading" else make)(connection)
+            if kind == "views":
+                _drop_tables(connection)
             connection.execute("CHECKPOINT")
-            keep_views(connection, made.stem)
+            if kind == "empty":
+                keep_views(connection, made.stem)
         content = made.read_bytes()
     _put(hashlib.sha256(content).digest() + content, kept, replace=True)
-    for names in ("empty-*", "views-*"):
+    for names in (f"{kind}-*", "digest-*"):
         by_age = sorted(kept.parent.glob(names), key=lambda path: path.stat().st_mtime_ns)
         for old in by_age[:-KEPT_MAX]:
             old.unlink(missing_ok=True)
@@ -134,7 +181,7 @@ def _put(content: bytes, path: Path, *, replace: bool, is_durable: bool = True) 
             os.unlink(name)
 
 
-def _path(kind: str) -> Path:
+def _path(kind: Kind | Literal["digest"]) -> Path:
     return cache_folder() / f"{kind}-{_key()}"
 
 
@@ -144,6 +191,8 @@ def _key() -> str:
     made = hashlib.sha256(f"{duckdb.__version__} {schema.BLOCK_BYTES}".encode())
     for table in schema.ALL_TABLES.values():
         for statement in schema.creating_statements(table):
+            made.update(statement.encode())
+        for statement in reading_statements(table, whole(table), FILE):
             made.update(statement.encode())
     for statement in sql.view_statements():
         made.update(statement.encode())

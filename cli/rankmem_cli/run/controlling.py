@@ -61,6 +61,7 @@ def control_ranks(
     """
     from rankmem_aggregator.query.controlling import order, outcome
     from rankmem_aggregator.query.remote import RemoteQueries
+    from rankmem_aggregator.query.types import SessionId
 
     wanted = _wanted(what, level, ranks, steps)
     with open_queries(target) as queries:
@@ -72,7 +73,7 @@ def control_ranks(
             )
         if session is None:
             refuse_a_guess(queries)
-        session_id = queries.session_row(session)["session_id"]
+        session_id = SessionId(queries.session_id(session))
         with show_progress("rankmem: ordering"):
             ordered = order(queries, session_id, wanted, _asked_by())
         _note_order(session_id, wanted, ordered)

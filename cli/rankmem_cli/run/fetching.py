@@ -61,7 +61,7 @@ def fetch_events(target: Target, session: str | None, wanted: Wanted, *, timeout
             "rankmem fetch --around job-peak without --ranks, --from, --until",
         )
     with RemoteQueries(target.aggregator, target.credentials) as queries:
-        row = queries.session_row(session)
+        row = queries.session_facts(session)
         with show_progress("rankmem: fetching") as update:
             found = _fetched(
                 queries,

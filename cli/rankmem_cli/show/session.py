@@ -71,7 +71,7 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
     Raises:
         RankmemError: NOT_FOUND if there is no such session.
     """
-    row = queries.session_row(session)
+    row = queries.session_facts(session)
     return SessionFacts(
         session_id=row["session_id"],
         name=row.get("name"),

@@ -9,7 +9,7 @@
 -- Scatter: none
 CREATE OR REPLACE MACRO mindstudio.component_curve(of_session, of_rank) AS TABLE
 WITH start AS (
-    SELECT started_ns FROM session_overview WHERE session_id = of_session
+    SELECT started_ns FROM session_facts WHERE session_id = of_session
 ),
 -- Imported recordings have the totals of components; in our own logs they are those of the components' blocks.
 course AS (

@@ -17,7 +17,7 @@ FROM (
         (arg_max(n.timestampNs, (n.totalReserved, -n.timestampNs)) - any_value(s.started_ns)) / 1e6 AS "Timestamp(ms)"
     FROM mindstudio.NPU_MODULE_MEM AS n
     INNER JOIN mindstudio.ENUM_MODULE AS m ON m.id = n.moduleId
-    INNER JOIN session_overview AS s ON s.session_id = n.sessionId
+    INNER JOIN session_facts AS s ON s.session_id = n.sessionId
     WHERE n.sessionId = of_session AND n.rankId = of_rank AND n.totalReserved IS NOT NULL
     GROUP BY m.name
 )

@@ -19,7 +19,7 @@ WITH shown AS (
         bool_and(i.value IN ('GE', 'APP', 'WORKSPACE')) OVER () AS is_graph_alone
     FROM mindstudio.MEMORY_RECORD AS r
     INNER JOIN mindstudio.text_of AS i ON i.id = r.component
-    INNER JOIN session_overview AS s ON s.session_id = r.sessionId
+    INNER JOIN session_facts AS s ON s.session_id = r.sessionId
     WHERE r.sessionId = of_session
         AND s.session_id = of_session
         AND r.rankId = of_rank

@@ -19,7 +19,7 @@ FROM (
             {legend: 'Reserved of ' || r.streamPtr, mb: r.totalReserved / 1048576}
         ], recursive := true)
     FROM mindstudio.MEMORY_RECORD AS r
-    INNER JOIN session_overview AS s ON s.session_id = r.sessionId
+    INNER JOIN session_facts AS s ON s.session_id = r.sessionId
     WHERE r.sessionId = of_session
         AND s.session_id = of_session
         AND r.rankId = of_rank

@@ -9,41 +9,6 @@
 --   full_bytes (bytes): how high it stood
 -- Scatter: hosts
 CREATE OR REPLACE VIEW detail_peak AS
-WITH span AS MATERIALIZED (
-    SELECT session_id, attempt, rank, step_first, coalesce(step_last, 9223372036854775807) AS step_last
-    FROM detail_span
-),
-reduced AS (
-    SELECT DISTINCT r.session_id, r.attempt, r.rank, r.host_uid
-    FROM rank_info AS r
-    SEMI JOIN span USING (session_id, attempt, rank)
-    CROSS JOIN unstreamed
-),
-height AS (
-    SELECT r.session_id, r.attempt, r.host_uid, split_part(b.device, ':', 1) AS kind, max(b.peak_bytes) AS peak_bytes
-    FROM step_bucket AS b
-    INNER JOIN reduced AS r USING (session_id, attempt, rank)
-    GROUP BY r.session_id, r.attempt, r.host_uid, split_part(b.device, ':', 1)
-),
-highest AS (
-    SELECT r.session_id, r.attempt, r.host_uid, min((b.rank, b.device)) AS whose
-    FROM step_bucket AS b
-    INNER JOIN reduced AS r USING (session_id, attempt, rank)
-    INNER JOIN height AS h
-        ON r.session_id = h.session_id AND r.attempt = h.attempt AND r.host_uid IS NOT DISTINCT FROM h.host_uid
-        AND split_part(b.device, ':', 1) = h.kind AND b.peak_bytes = h.peak_bytes
-    GROUP BY r.session_id, r.attempt, r.host_uid, h.kind
-),
--- What is recorded changes between steps alone.
-of_step AS (
-    SELECT b.session_id, b.attempt, h.host_uid, b.rank, b.device, b.step, b.peak_bytes, s.step_first IS NULL AS is_full
-    FROM step_bucket AS b
-    INNER JOIN (SELECT session_id, attempt, host_uid, whose[1] AS rank, whose[2] AS device FROM highest) AS h
-        USING (session_id, attempt, rank, device)
-    LEFT JOIN span AS s
-        ON b.session_id = s.session_id AND b.attempt = s.attempt AND b.rank = s.rank
-        AND b.step BETWEEN s.step_first AND s.step_last
-)
 SELECT
     session_id,
     attempt,
@@ -56,8 +21,33 @@ SELECT
     arg_max(is_full, (peak_bytes, is_full, -step)) AS is_full,
     arg_max(step, (peak_bytes, -step)) FILTER (is_full) AS full_step,
     max(peak_bytes) FILTER (is_full) AS full_bytes
-FROM of_step
-CROSS JOIN unstreamed
-GROUP BY session_id, attempt, host_uid, rank, device;
+FROM (
+    SELECT
+        b.session_id,
+        b.attempt,
+        r.host_uid,
+        b.rank,
+        b.device,
+        b.step,
+        b.peak_bytes,
+        -- What is recorded changes between steps alone.
+        len(list_filter(t.spans, lambda span: b.step >= span.step_first AND b.step <= span.step_last)) = 0 AS is_full
+    FROM step_bucket AS b
+    INNER JOIN rank_info AS r USING (session_id, attempt, rank)
+    INNER JOIN (
+        SELECT
+            session_id,
+            attempt,
+            rank,
+            list({step_first: step_first, step_last: coalesce(step_last, 9223372036854775807)}) AS spans
+        FROM detail_turn
+        GROUP BY session_id, attempt, rank
+    ) AS t USING (session_id, attempt, rank)
+)
+GROUP BY session_id, attempt, host_uid, rank, device
+QUALIFY row_number() OVER (
+    PARTITION BY session_id, attempt, host_uid, split_part(device, ':', 1)
+    ORDER BY max(peak_bytes) DESC, rank, device
+) = 1;
 
 COMMENT ON VIEW detail_peak IS 'The highest step of each kind of device on each host that was recorded in full and in summary by turns, and the highest in full.';

@@ -15,7 +15,12 @@
 --   sentence: all of this in words
 -- Scatter: hosts
 CREATE OR REPLACE VIEW incompleteness AS
-WITH hole AS (
+-- Made once for all that needs a clock: planning it takes longer than the rest.
+WITH span AS MATERIALIZED (
+    SELECT session_id, attempt, rank, offset_ns, ended_ns IS NOT NULL AS is_over, has_clock
+    FROM rank_span
+),
+hole AS (
     SELECT
         g.session_id,
         g.attempt,
@@ -28,7 +33,7 @@ WITH hole AS (
             WHEN g.to_end IS DISTINCT FROM true AND g.why <> 'ring_overwritten' THEN sum(g.records)::BIGINT
         END AS records
     FROM gap AS g
-    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    LEFT JOIN span AS s USING (session_id, attempt, rank)
     GROUP BY g.session_id, g.attempt, g.rank, g.why, g.what, g.detail, g.to_end
 ),
 of_gaps AS (
@@ -84,23 +89,24 @@ summarised AS (
         sentence
     FROM (
         SELECT
-            session_id,
-            attempt,
-            rank,
-            min(started_ns) AS since_ns,
+            t.session_id,
+            t.attempt,
+            t.rank,
+            min(t.first_ns) + coalesce(any_value(s.offset_ns), 0) AS since_ns,
             'operators, stacks and modules were not recorded in steps '
             || string_agg(
-                step_first || CASE WHEN step_last IS NULL THEN ' on' ELSE ' to ' || step_last END, ', '
-                ORDER BY seq_first
+                t.step_first || CASE WHEN t.step_last IS NULL THEN ' on' ELSE ' to ' || t.step_last END, ', '
+                ORDER BY t.seq_first
             )
-            || CASE min(asked_by) || max(asked_by)
+            || CASE min(t.asked_by) || max(t.asked_by)
                 WHEN 'autoauto' THEN ' (detail auto)'
                 WHEN 'autocontrol' THEN ' (detail auto, rankmem control)'
                 ELSE ' (rankmem control)' END
             || ': categories other than those of parameters, gradients and optimizer state are unknown there; byte '
             || 'figures are exact' AS sentence
-        FROM detail_span
-        GROUP BY session_id, attempt, rank
+        FROM detail_turn AS t
+        LEFT JOIN span AS s USING (session_id, attempt, rank)
+        GROUP BY t.session_id, t.attempt, t.rank
         UNION ALL BY NAME
         SELECT
             session_id,
@@ -113,6 +119,7 @@ summarised AS (
                     'none was'
                 ) END AS sentence
         FROM detail_peak
+        CROSS JOIN unstreamed
     )
 ),
 -- Of ranks that have nothing but blocks that were observed, or whose whole step was, nothing is missing.
@@ -179,16 +186,16 @@ of_ranks AS (
         r.attempt,
         r.rank,
         unnest([
-            CASE WHEN r.end_reason IS NULL AND s.ended_ns IS NOT NULL THEN 'lost' END,
+            CASE WHEN r.end_reason IS NULL AND s.is_over THEN 'lost' END,
             CASE WHEN coalesce(r.unexplained_bytes, 0) <> 0 THEN 'unexplained' END,
             CASE WHEN u.dropped IS NOT NULL THEN 'strings_dropped' END,
             CASE
-                WHEN n.source = 'live' AND s.ended_ns IS NOT NULL AND l.gaps = 0 AND coalesce(r.events, 0) = 0
+                WHEN n.source = 'live' AND s.is_over AND g.rank IS NULL AND coalesce(r.events, 0) = 0
                     AND d.rank IS NULL
                     THEN 'no_device'
             END,
             CASE
-                WHEN n.source <> 'live' AND r.complete IS DISTINCT FROM true AND l.gaps = 0
+                WHEN n.source <> 'live' AND r.complete IS DISTINCT FROM true AND g.rank IS NULL
                     AND coalesce(r.unexplained_bytes, 0) = 0
                     -- A profile of kernels has no figures of bytes.
                     AND (coalesce(r.events, 0) > 0 OR n.source NOT IN ('nvprof', 'nsys'))
@@ -197,11 +204,12 @@ of_ranks AS (
             CASE WHEN NOT s.has_clock AND r.num_ranks > 1 THEN 'no_clock' END
         ]) AS why,
         r.unexplained_bytes,
-        l.records_lost,
+        coalesce(r.events_lost, 0) AS records_lost,
         u.dropped
     FROM (SELECT *, count(*) OVER (PARTITION BY session_id) AS num_ranks FROM rank_info) AS r
-    LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
-    LEFT JOIN rank_loss AS l USING (session_id, attempt, rank)
+    LEFT JOIN span AS s USING (session_id, attempt, rank)
+    LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM gap WHERE why <> 'hooks_off') AS g
+        USING (session_id, attempt, rank)
     LEFT JOIN session AS n USING (session_id)
     LEFT JOIN unreported AS u USING (session_id, attempt, rank)
     LEFT JOIN (SELECT DISTINCT session_id, attempt, rank FROM device_info) AS d USING (session_id, attempt, rank)
@@ -259,6 +267,7 @@ FROM (
     SELECT * FROM absent
     UNION ALL BY NAME
     SELECT * FROM worded
-);
+)
+CROSS JOIN unstreamed;
 
 COMMENT ON VIEW incompleteness IS 'What is missing of a rank, since when and why; no row for what is complete.';

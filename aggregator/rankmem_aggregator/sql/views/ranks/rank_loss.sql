@@ -36,10 +36,10 @@ SELECT
     records_lost AS events_lost,
     g.first_lost_seq,
     -- A rank whose host never reported how it ended may have done more than is stored.
-    coalesce(r.complete, false) AND g.gaps IS NULL AND NOT (r.end_reason IS NULL AND s.ended_ns IS NOT NULL)
+    coalesce(r.complete, false) AND g.gaps IS NULL AND NOT (r.end_reason IS NULL AND o.is_over)
         AS complete
 FROM rank_info AS r
-LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+LEFT JOIN rank_over AS o USING (session_id, attempt, rank)
 LEFT JOIN hole AS g USING (session_id, attempt, rank);
 
 COMMENT ON VIEW rank_loss IS 'What is missing of each rank''s log, in records, and whether it is complete.';

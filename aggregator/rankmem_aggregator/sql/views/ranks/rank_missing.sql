@@ -10,9 +10,9 @@ WITH attempt AS (
         r.attempt,
         -- A number from outside: no list of billions is made of it.
         least(max(r.world_size), 65536) AS world_size,
-        bool_and(s.ended_ns IS NOT NULL) AS is_over
+        bool_and(o.is_over) AS is_over
     FROM rank_info AS r
-    INNER JOIN rank_span AS s USING (session_id, attempt, rank)
+    INNER JOIN rank_over AS o USING (session_id, attempt, rank)
     GROUP BY r.session_id, r.attempt
     HAVING max(r.world_size) IS NOT NULL
 ),

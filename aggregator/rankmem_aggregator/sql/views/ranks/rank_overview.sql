@@ -27,7 +27,11 @@ CREATE OR REPLACE VIEW rank_overview AS
 WITH device_peak AS (
     SELECT session_id, attempt, rank, list(device ORDER BY device) AS devices,
         max(peak_requested_bytes) AS peak_requested_bytes
-    FROM peak_by_rank
+    FROM (
+        SELECT session_id, attempt, rank, device, max(peak_bytes) AS peak_requested_bytes
+        FROM memory_cell(NULL, 1024)
+        GROUP BY ALL
+    )
     GROUP BY session_id, attempt, rank
 )
 SELECT

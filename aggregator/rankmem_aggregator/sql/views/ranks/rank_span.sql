@@ -39,48 +39,44 @@ estimate AS (
         AND c.time_ns >= s.first_ns - 60000000000
         AND (s.last_ns IS NULL OR c.time_ns <= s.last_ns + 60000000000)
     GROUP BY ALL
-),
-aligned AS (
-    SELECT
-        r.session_id,
-        r.attempt,
-        r.rank,
-        r.host_uid,
-        coalesce(e.offset_ns, r.clock_offset_ns, 0) AS offset_ns,
-        coalesce(e.error_ns, r.clock_error_ns) AS error_ns,
-        r.started_at_ns + coalesce(e.offset_ns, r.clock_offset_ns, 0) AS started_ns,
-        r.ended_at_ns + coalesce(e.offset_ns, r.clock_offset_ns, 0) AS ended_ns
-    FROM rank_info AS r
-    LEFT JOIN estimate AS e USING (session_id, attempt, host_uid)
-),
-attempt_start AS (
-    SELECT session_id, attempt, min(started_ns) AS started_ns
-    FROM aligned
-    GROUP BY ALL
-),
--- A rank without an end of its own (its host vanished) is over when a later attempt starts: the launcher
--- stops all workers of an attempt before it starts the next.
-next_attempt AS (
-    SELECT earlier.session_id, earlier.attempt, min(later.started_ns) AS started_ns
-    FROM attempt_start AS earlier
-    INNER JOIN attempt_start AS later
-        ON earlier.session_id = later.session_id AND earlier.attempt < later.attempt
-    GROUP BY ALL
 )
 SELECT
-    a.session_id,
-    a.attempt,
-    a.rank,
-    a.host_uid,
-    a.offset_ns,
-    a.error_ns,
-    a.started_ns,
-    coalesce(a.ended_ns, n.started_ns) AS ended_ns,
-    utc_of(a.started_ns) AS started_utc,
-    utc_of(coalesce(a.ended_ns, n.started_ns)) AS ended_utc,
-    a.started_ns IS NULL OR utc_of(a.started_ns) IS NOT NULL AS has_clock
-FROM aligned AS a
-LEFT JOIN next_attempt AS n USING (session_id, attempt)
+    session_id,
+    attempt,
+    rank,
+    host_uid,
+    offset_ns,
+    error_ns,
+    started_ns,
+    ended_ns,
+    utc_of(started_ns) AS started_utc,
+    utc_of(ended_ns) AS ended_utc,
+    started_ns IS NULL OR utc_of(started_ns) IS NOT NULL AS has_clock
+FROM (
+    SELECT
+        *,
+        started_at_ns + offset_ns AS started_ns,
+        -- As in rank_over.
+        coalesce(
+            ended_at_ns + offset_ns,
+            min(started_at_ns + offset_ns) OVER (
+                PARTITION BY session_id ORDER BY attempt RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+            )
+        ) AS ended_ns
+    FROM (
+        SELECT
+            r.session_id,
+            r.attempt,
+            r.rank,
+            r.host_uid,
+            r.started_at_ns,
+            r.ended_at_ns,
+            coalesce(e.offset_ns, r.clock_offset_ns, 0) AS offset_ns,
+            coalesce(e.error_ns, r.clock_error_ns) AS error_ns
+        FROM rank_info AS r
+        LEFT JOIN estimate AS e USING (session_id, attempt, host_uid)
+    )
+)
 CROSS JOIN unstreamed;
 
 COMMENT ON VIEW rank_span IS 'A rank''s life on the session''s common clock, and the clock offset that gave it.';

@@ -20,25 +20,22 @@
 --   was_reduced: true if these were not recorded in some steps of a rank (rankmem control, detail auto); see detail_span
 -- Scatter: none
 CREATE OR REPLACE VIEW session_overview AS
-WITH ranks AS (
+WITH peak AS (
+    SELECT session_id, attempt, rank, max(peak_bytes) AS peak_bytes
+    FROM memory_cell(NULL, 1024)
+    GROUP BY ALL
+),
+ranks AS (
     SELECT
-        session_id,
-        count(DISTINCT rank) AS num_ranks,
-        count(DISTINCT attempt) AS num_attempts,
-        count(DISTINCT host_uid) AS num_hosts,
-        -- Ranks without a clock count from 0: their times are used only where no other rank has any.
-        coalesce(min(started_ns) FILTER (WHERE has_clock), min(started_ns)) AS started_ns,
-        CASE WHEN count(*) = count(ended_ns) THEN max(ended_ns) END AS ended_ns,
-        sum(events)::BIGINT AS events,
-        CASE WHEN count(*) = count(records_lost) THEN sum(records_lost)::BIGINT END AS records_lost,
-        CASE WHEN count(*) = count(events_lost) THEN sum(events_lost)::BIGINT END AS events_lost,
-        bool_and(complete) AS complete,
-        arg_max(rank, (peak_requested_bytes, -rank)) FILTER (peak_requested_bytes IS NOT NULL) AS highest_rank,
-        max(peak_requested_bytes) AS peak_requested_bytes,
-        string_agg(DISTINCT detail, ', ' ORDER BY detail) AS detail,
-        list(DISTINCT not_recorded ORDER BY not_recorded) FILTER (not_recorded IS NOT NULL) AS not_recorded
-    FROM rank_overview
-    GROUP BY session_id
+        l.session_id,
+        CASE WHEN count(*) = count(l.records_lost) THEN sum(l.records_lost)::BIGINT END AS records_lost,
+        CASE WHEN count(*) = count(l.events_lost) THEN sum(l.events_lost)::BIGINT END AS events_lost,
+        bool_and(l.complete) AS complete,
+        arg_max(l.rank, (p.peak_bytes, -l.rank)) FILTER (p.peak_bytes IS NOT NULL) AS highest_rank,
+        max(p.peak_bytes) AS peak_requested_bytes
+    FROM rank_loss AS l
+    LEFT JOIN peak AS p USING (session_id, attempt, rank)
+    GROUP BY l.session_id
 ),
 absent AS (
     SELECT session_id, count(*) AS num_absent
@@ -46,35 +43,34 @@ absent AS (
     GROUP BY session_id
 )
 SELECT
-    s.session_id,
-    s.name,
-    s.source,
-    CASE WHEN coalesce(r.ended_ns, s.ended_at_ns) IS NULL THEN 'running' ELSE 'ended' END AS state,
-    coalesce(r.started_ns, s.started_at_ns) AS started_ns,
-    coalesce(r.ended_ns, s.ended_at_ns) AS ended_ns,
-    utc_of(coalesce(r.started_ns, s.started_at_ns)) AS started_utc,
-    utc_of(coalesce(r.ended_ns, s.ended_at_ns)) AS ended_utc,
-    coalesce(r.ended_ns, s.ended_at_ns) - coalesce(r.started_ns, s.started_at_ns) AS duration_ns,
-    s.world_size,
-    coalesce(r.num_ranks, 0) AS num_ranks,
-    coalesce(r.num_attempts, 0) AS num_attempts,
-    coalesce(r.num_hosts, 0) AS num_hosts,
-    coalesce(r.events, 0) AS events,
-    CASE WHEN r.num_ranks IS NULL THEN 0 ELSE r.records_lost END AS records_lost,
-    CASE WHEN r.num_ranks IS NULL THEN 0 ELSE r.events_lost END AS events_lost,
+    f.session_id,
+    f.name,
+    f.source,
+    f.state,
+    f.started_ns,
+    f.ended_ns,
+    utc_of(f.started_ns) AS started_utc,
+    utc_of(f.ended_ns) AS ended_utc,
+    f.ended_ns - f.started_ns AS duration_ns,
+    f.world_size,
+    f.num_ranks,
+    f.num_attempts,
+    f.num_hosts,
+    f.events,
+    CASE WHEN r.session_id IS NULL THEN 0 ELSE r.records_lost END AS records_lost,
+    CASE WHEN r.session_id IS NULL THEN 0 ELSE r.events_lost END AS events_lost,
     coalesce(r.complete, false) AND a.num_absent IS NULL AS complete,
     r.highest_rank,
     r.peak_requested_bytes,
-    s.command,
-    s.torch_version,
-    s.python_version,
-    s.rankmem_version,
-    r.detail,
-    coalesce(r.not_recorded, []) AS not_recorded,
-    d.session_id IS NOT NULL AS was_reduced
-FROM session AS s
+    f.command,
+    f.torch_version,
+    f.python_version,
+    f.rankmem_version,
+    f.detail,
+    f.not_recorded,
+    f.was_reduced
+FROM session_facts AS f
 LEFT JOIN ranks AS r USING (session_id)
-LEFT JOIN absent AS a USING (session_id)
-LEFT JOIN (SELECT DISTINCT session_id FROM control_change WHERE detail = 'summary') AS d USING (session_id);
+LEFT JOIN absent AS a USING (session_id);
 
 COMMENT ON VIEW session_overview IS 'A session with its size, life, highest rank and completeness.';
