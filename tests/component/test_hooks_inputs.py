@@ -28,7 +28,7 @@ from rankmem_agent.hooks.model_calls import (
     ROOM_SHIFT,
     SAME_AGAIN,
     ModelCalls,
-    optimizer_seen,
+    OptimizersMade,
 )
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.steps import Steps
@@ -49,6 +49,19 @@ class Odd(torch.Tensor):
         raise ArithmeticError("countless")
 
 
+class Made:
+    """Whether the test says that an optimizer was made."""
+
+    def __init__(self, traced: Traced) -> None:
+        self.traced = traced
+
+    def __call__(self) -> bool:
+        return self.traced.has_optimizer
+
+    def when_made(self, callback: Callable[[], None]) -> bool:
+        raise AssertionError("only what reads frames asks")
+
+
 class Traced:
     """The agent's parts that see calls of modules by hooks."""
 
@@ -58,7 +71,7 @@ class Traced:
         tracing = tracing_of(torch)
         self.modules = Modules(self.recorded, tracing.by_dynamo, self.guard, tracing=tracing)
         self.calls = ModelCalls(
-            self.recorded, tracing, self.guard, self.steps, self.modules.path_id, lambda: self.has_optimizer
+            self.recorded, tracing, self.guard, self.steps, self.modules.path_id, Made(self)
         )
 
     def inputs(self) -> list[tuple[int, str, list[Any]]]:
@@ -215,31 +228,40 @@ def test_an_optimizer_that_is_made_is_seen_and_one_that_is_only_imported_is_not(
     marked = [each for each in (torch.optim.Optimizer, torch.optim.SGD, Own) if "hooked" in vars(each.step)]
     assert Own not in marked
     Own([nn.Parameter(torch.ones(1))])
-    assert optimizer_seen()()
+    assert OptimizersMade()()
 
 
 OPTIMIZERS = """
-import gc, sys, weakref, torch
+import sys, torch
 from torch import nn
-from rankmem_agent.hooks.model_calls import optimizer_seen
-seen = optimizer_seen()
-assert not seen() and not seen()
+from rankmem_agent.hooks.model_calls import OptimizersMade
+which = sys.argv[1]
+parameters = [nn.Parameter(torch.ones(1))]
+if which == "before":
+    torch.optim.SGD(parameters, lr=0.1)
+if which == "not told":
+    genuine = torch.optim.Optimizer._patch_step_function
+    del torch.optim.Optimizer._patch_step_function
+made, told = OptimizersMade(), []
+assert made.when_made(lambda: told.append(True)) is (which != "not told")
+assert made() is bool(told) is (which == "before")
 class Own(torch.optim.SGD):
     pass
-assert not seen() and not seen()
-kept = weakref.ref(Own)
-if sys.argv[1] == "gone":
-    del Own
-    gc.collect()
-    assert kept() is None and not seen()
-kind = {"own": kept(), "gone": torch.optim.Adam, "torch": torch.optim.RMSprop}[sys.argv[1]]
-kind([nn.Parameter(torch.ones(1))])
-assert seen() and seen()
+if which == "not told":
+    torch.optim.Optimizer._patch_step_function = genuine
+if which == "refused":
+    try: torch.optim.Adam([])
+    except ValueError: pass
+else:
+    optimizer = {"own": Own}.get(which, torch.optim.Adam)(parameters)
+    parameters[0].sum().backward()
+    optimizer.step()
+assert made() and told == [True] * (which != "not told")
 """
 
 
-@pytest.mark.parametrize("which", ["own", "gone", "torch"])
-def test_an_optimizer_is_seen_between_two_questions_and_no_class_is_kept(which: str) -> None:
+@pytest.mark.parametrize("which", ["own", "torch", "before", "refused", "not told"])
+def test_an_optimizer_is_told_of_as_it_is_made(which: str) -> None:
     # In a process of its own: the tests' has made optimizers.
     done = subprocess.run([sys.executable, "-c", OPTIMIZERS, which], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -43,13 +43,13 @@ ALL = What.CPU_EVENTS | What.CALLS | What.STACKS
 """
 CALLS_OF_MODELS = """
 from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.model_calls import ModelCalls, optimizer_seen
+from rankmem_agent.hooks.model_calls import ModelCalls, OptimizersMade
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tracing import tracing_of
 guard, tracing, steps = Guard(0), tracing_of(torch), Steps(tap)
 modules = Modules(tap, tracing.by_dynamo, guard, lambda: steps.phase_outside, tap.module_reader(), tracing)
-calls = ModelCalls(tap, tracing, guard, steps, modules.path_id, optimizer_seen())
+calls = ModelCalls(tap, tracing, guard, steps, modules.path_id, OptimizersMade())
 modules.install()
 modules.watch_calls(calls, tap.intern("model call"))
 steps.count_calls(tap.step_number)

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.inputs import CONTAINERS, DEPTH_MAX, Inputs, inputs_of
@@ -28,6 +27,7 @@ from rankmem_agent.hooks.module_names import parameters
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.steps import ENDED_BY_CALL, Steps
 from rankmem_agent.hooks.tracing import Tracing
+from rankmem_agent.hooks.wrapping import wrapped
 from rankmem_agent.spool.layout import Kind
 
 ENDS_STEP: Final = 1
@@ -39,8 +39,6 @@ SAME_AGAIN: Final = 4
 IS_MODEL: Final = 8
 IS_PENDING: Final = 16
 """Of the model: the step ends as its next call begins."""
-OTHERS_END: Final = 32
-"""Of the model: optimizers or the user end the steps, for good."""
 ROOM_SHIFT: Final = 8
 """From this bit on: how many more calls of the model are recorded in this step and grad mode."""
 CALLS_MAX: Final = 8
@@ -51,6 +49,18 @@ ASKED_MAX: Final = 64
 TEXTS_MAX: Final = 1024
 """Different inputs that are described; of a call with others the bytes alone are recorded."""
 _NOT_DESCRIBED: Final = Inputs((), 0, 0)
+_MADE: Final = "_patch_step_function"
+"""Of ``torch.optim.Optimizer``: called as one is made."""
+
+
+class Made(Protocol):
+    """Whether an optimizer was made: :class:`OptimizersMade`."""
+
+    def __call__(self) -> bool:
+        """Whether one was."""
+
+    def when_made(self, callback: Callable[[], None]) -> bool:
+        """Has ``callback()`` called as the first one is, or now; False where that is not told."""
 
 
 class ModelCalls:
@@ -71,7 +81,7 @@ class ModelCalls:
         guard: Guard,
         steps: Steps,
         path_of: Callable[[Any], int],
-        was_optimizer_made: Callable[[], bool],
+        was_optimizer_made: Made,
     ) -> None:
         import torch  # loaded, since there are modules
 
@@ -99,22 +109,17 @@ class ModelCalls:
         self._note_inputs: Callable[[int, int, int, int], None] = lambda *_: None
         self._forget: Callable[[int], None] = lambda _: None
 
-    def answered_by(self, reader: ModuleReader) -> None:
-        """``reader`` answers calls that are given the same as one before."""
+    def answered_by(self, reader: ModuleReader) -> bool:
+        """``reader`` answers calls that are given the same as one before; False where it would not be told
+        that others end the steps."""
         self._note_inputs, self._forget = reader.note_inputs, reader.forget_same_calls
+        self._steps.when_user_ends(reader.others_end)
+        return self._was_optimizer_made.when_made(reader.others_end)
 
     def stop(self) -> None:
         """Does nothing from now on."""
         self._is_on = False
         self._forget(0)
-
-    def others_end(self) -> bool:
-        """Whether optimizers or the user end the steps: no call of the model does then. It raises nothing."""
-        try:
-            return self._others_end()
-        except Exception as error:  # noqa: BLE001  the trainer's guard
-            self._guard.failed(error)
-            return True
 
     def entered(self, module: Any, args: Any, kwargs: Any, num_answered: int = 0) -> int:
         """An outermost call of a module has begun; the bits of the answer. It raises nothing.
@@ -168,7 +173,7 @@ class ModelCalls:
         answer = SAME_AGAIN | IS_MODEL | room << ROOM_SHIFT
         if ends:
             return answer | (IS_PENDING if self._is_pending else ENDS_STEP)
-        return answer | OTHERS_END | (asked_enough if room else NOT_IN_THIS_STEP)
+        return answer | (asked_enough if room else NOT_IN_THIS_STEP)
 
     def _begin_step(self) -> None:
         self._step = self._steps.number
@@ -229,36 +234,50 @@ class ModelCalls:
         self._note_inputs(path, inputs.size_bytes, left_out, facts)
 
 
-def optimizer_seen() -> Callable[[], bool]:
-    """A question: whether an optimizer of torch's or derived from it was made in this process.
+class OptimizersMade:
+    """Whether an optimizer of torch's or derived from it was made in this process; its answer stays True.
 
-    Its answer stays True. It is asked in each call of a model: while there are torch's own classes alone, and
-    none has another ``step`` than before, that takes 2 us. Of classes of the user's nothing is kept. Source:
-    ``torch.optim.Optimizer._patch_step_function`` (2.6 to 2.13), which marks the ``step`` of each class of
-    which one is made.
+    It is told as one is made: looking for one takes 20 us, and programs without any call their models
+    thousands of times a second. Source: ``torch.optim.Optimizer._patch_step_function`` (2.6 to 2.13), which
+    each optimizer calls as it is made, and which marks the ``step`` of its class.
     """
-    import torch
 
-    step_of, subclasses_of = attrgetter("step"), type.__subclasses__
-    found: list[bool] = []
-    classes: list[type[Any]] = []
-    seen: list[Any] = []
+    def __init__(self) -> None:
+        import torch  # loaded, since there are modules
 
-    def look() -> None:
-        every: list[type[Any]] = [torch.optim.Optimizer]
-        for each in every:  # it grows meanwhile
-            every += [derived for derived in subclasses_of(each) if derived not in every]
-        if any(getattr(each.__dict__.get("step"), "hooked", False) for each in every):
-            found.append(True)
-        elif all(str(each.__dict__.get("__module__")).startswith("torch.") for each in every):
-            classes[:] = every
-            seen[:] = [list(map(subclasses_of, classes)), list(map(step_of, classes))]
+        base = torch.optim.Optimizer
+        self._told: list[Callable[[], None]] = []
+        self._is_told = hasattr(base, _MADE)
+        if self._is_told:
+            setattr(base, _MADE, wrapped(getattr(base, _MADE), before=lambda _: self._made()))
+        self._is_made = _some_class_is_marked(base)
+        self._base: type[Any] = base
 
-    def was_made() -> bool:
-        if not found and [list(map(subclasses_of, classes)), list(map(step_of, classes))] != seen:
-            classes.clear()
-            seen.clear()
-            look()
-        return bool(found)
+    def __call__(self) -> bool:
+        """Whether one was made."""
+        if not self._is_told:
+            self._is_made = self._is_made or _some_class_is_marked(self._base)
+        return self._is_made
 
-    return was_made
+    def when_made(self, callback: Callable[[], None]) -> bool:
+        """Has ``callback()`` called as the first one is made, or now; False where that is not told. It must
+        not raise."""
+        if self._is_made:
+            callback()
+        else:
+            self._told.append(callback)
+        return self._is_told
+
+    def _made(self) -> None:
+        self._is_made = True
+        while self._told:
+            self._told.pop()()
+
+
+def _some_class_is_marked(base: type[Any]) -> bool:
+    classes = [base]
+    for each in classes:  # it grows meanwhile
+        if getattr(each.__dict__.get("step"), "hooked", False):
+            return True
+        classes += [derived for derived in type.__subclasses__(each) if derived not in classes]
+    return False

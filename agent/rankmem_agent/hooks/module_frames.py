@@ -50,21 +50,19 @@ class ModuleReader(Protocol):
         """
 
     def answer_same_calls(
-        self,
-        others_end: Callable[[], bool],
-        tensor: Any,
-        containers: tuple[type, ...],
-        limits: tuple[int, int, int],
+        self, tensor: Any, containers: tuple[type, ...], limits: tuple[int, int, int]
     ) -> bool:
         """From now on answers calls itself that are given the same as one before; False: it cannot.
 
         Args:
-            others_end: whether optimizers or the user end the steps.
             tensor: any one of ``torch.Tensor`` itself.
             containers: the types whose subclasses ``ask`` looks into.
             limits: calls of the model that are recorded in a step; calls that are looked at in one; how deep
                 containers are looked into.
         """
+
+    def others_end(self) -> None:
+        """From now on optimizers or the user end the steps: no call does."""
 
     def note_inputs(self, module: int, size_bytes: int, num_left_out: int, facts: int) -> None:
         """What ``ask`` has recorded of a call of the model; within it."""
@@ -85,11 +83,8 @@ class Calls(Protocol):
     def entered(self, module: Any, args: Any, kwargs: Any, num_answered: int = 0) -> int:
         """One has begun; the answer."""
 
-    def others_end(self) -> bool:
-        """Whether optimizers or the user end the steps."""
-
-    def answered_by(self, reader: ModuleReader) -> None:
-        """``reader`` answers those that are given the same as one before."""
+    def answered_by(self, reader: ModuleReader) -> bool:
+        """``reader`` answers those that are given the same as one before; False where it cannot."""
 
 
 def follow_unnamed(reader: ModuleReader | None) -> bool:
@@ -137,8 +132,8 @@ def watch(reader: ModuleReader, calls: Calls, name: int) -> bool:
         return False
     with unseen_by_modes(), unseen_by_listeners():
         tensor = torch.empty(0, device="cpu")
-    calls.answered_by(reader)
-    reader.answer_same_calls(unseen_by_dynamo(calls.others_end), tensor, calls.containers, calls.limits)
+    if calls.answered_by(reader):
+        reader.answer_same_calls(tensor, calls.containers, calls.limits)
     reader.watch_calls(unseen_by_dynamo(calls.entered), name)
     return True
 

@@ -76,6 +76,7 @@ class Steps:
         self._only: Optimizer | None = None
         """The one in use, if there is but one."""
         self._user_ends = False
+        self._when_user_ends: Callable[[], None] = lambda: None
         self.inside = _Inside()
         self.phase_outside: int = Phase.OTHER
         """The phase when the outermost module returns."""
@@ -85,6 +86,10 @@ class Steps:
     def count_calls(self, number: Callable[[], int]) -> None:
         """The tap, too, ends steps as calls of the model return; ``number`` is that of its present one."""
         self._number_by_calls = number
+
+    def when_user_ends(self, callback: Callable[[], None]) -> None:
+        """Has ``callback()`` called as the user ends a first step. It must not raise."""
+        self._when_user_ends = callback
 
     @property
     def others_end(self) -> bool:
@@ -156,6 +161,8 @@ class Steps:
     def leave_to_user(self) -> None:
         """From here on the user alone ends steps."""
         self.catch_up()
+        if not self._user_ends:
+            self._when_user_ends()
         self._user_ends, self._only = True, None
 
     def ended_by_user(self) -> None:

@@ -23,7 +23,7 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks import missing, module_frames, user_api
 from rankmem_agent.hooks.allocator_calls import AllocatorCalls
 from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.model_calls import ModelCalls, optimizer_seen
+from rankmem_agent.hooks.model_calls import ModelCalls, OptimizersMade
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.nvtx import NvtxRanges
 from rankmem_agent.hooks.parallel import Parallel
@@ -247,7 +247,7 @@ class Agent:
         sharding = Sharding(recorder, hidden, self._guard)
         modules.when_named(sharding.look)
         calls = self._model_calls = ModelCalls(
-            recorder, tracing, self._guard, steps, modules.path_id, optimizer_seen()
+            recorder, tracing, self._guard, steps, modules.path_id, OptimizersMade()
         )
         self._hooks += [modules, weights, sharding, calls]
         modules.install()

@@ -125,8 +125,9 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_watch_roots": (None, (ctypes.py_object, _U32)),
     "rkm_answer_same_calls": (
         _INT,
-        (ctypes.py_object, *[ctypes.c_void_p] * 2, ctypes.py_object, *[_U32] * 3),
+        (*[ctypes.c_void_p] * 2, ctypes.py_object, *[_U32] * 3),
     ),
+    "rkm_others_end": (None, ()),
     "rkm_note_inputs": (None, (_U32, _U64, _U64, _U32)),
     "rkm_forget_same_calls": (None, (ctypes.c_void_p,)),
     "rkm_set_phase": (None, (_U8,)),
@@ -144,7 +145,7 @@ _RECORD_SLOTS: Final = ("action", "device_type", "device_index", "a", "b", "c", 
 _QUICK: Final = (
     "rkm_set_module", "rkm_set_phase", "rkm_set_step",
     "rkm_follow_modules", "rkm_name_module", "rkm_forget_module", "rkm_watch_roots",
-    "rkm_answer_same_calls", "rkm_note_inputs", "rkm_forget_same_calls",
+    "rkm_answer_same_calls", "rkm_others_end", "rkm_note_inputs", "rkm_forget_same_calls",
 )  # fmt: skip
 
 
@@ -193,6 +194,7 @@ class Tap:
         self._forget_module = quick.rkm_forget_module
         self._watch_roots = quick.rkm_watch_roots
         self._answer_same_calls = quick.rkm_answer_same_calls
+        self._others_end = quick.rkm_others_end
         self._note_inputs = quick.rkm_note_inputs
         self._forget_same_calls = quick.rkm_forget_same_calls
         self._record = slow.rkm_record
@@ -384,16 +386,11 @@ class Tap:
         self._watch_roots(ask, name)
 
     def answer_same_calls(
-        self,
-        others_end: Callable[[], bool],
-        tensor: Any,
-        containers: tuple[type, ...],
-        limits: tuple[int, int, int],
+        self, tensor: Any, containers: tuple[type, ...], limits: tuple[int, int, int]
     ) -> bool:
         """Before :meth:`watch_calls`: calls that are given the same as one before are answered here.
 
         Args:
-            others_end: whether optimizers or the user end the steps; it must not raise.
             tensor: any one of ``torch.Tensor`` itself.
             containers: the types whose subclasses are looked into, beside tuples, lists and dictionaries.
             limits: calls of the model that are recorded in a step; calls that are looked at in one; how deep
@@ -403,8 +400,12 @@ class Tap:
             False where tensors cannot be read here: ``ask`` is called each time.
         """
         impl = getattr(tensor, "_cdata", 0)
-        done = self._answer_same_calls(others_end, id(tensor), impl, containers, *limits)
+        done = self._answer_same_calls(id(tensor), impl, containers, *limits)
         return int(done) == 0
+
+    def others_end(self) -> None:
+        """From now on optimizers or the user end the steps: no call does."""
+        self._others_end()
 
     def note_inputs(self, module: int, size_bytes: int, num_left_out: int, facts: int) -> None:
         """What has been recorded of the call that is being asked about: the fields of its INPUT record."""

@@ -7,7 +7,7 @@
 // own, anything that is traced) is left to Python: answers are never made up here, only given again.
 //
 // What an answer rests on beyond the arguments: which module is the model (Python says so, and when one is gone), how
-// many calls of this step were recorded, who ends the steps. The latter is asked each time, unless it is for good.
+// many calls of this step were recorded, and whether calls end steps, which Python says as it changes.
 
 #include <ATen/core/TensorBody.h>
 #include <c10/core/GradMode.h>
@@ -25,7 +25,6 @@
 
 #include "calls.h"
 #include "control.h"
-#include "modules.h"
 #include "parts.h"
 #include "python_objects.h"
 #include "same_calls.h"
@@ -57,13 +56,13 @@ struct Types {
 
 struct Memory {
   Types types;
-  PyObject* others_end = nullptr;
+  bool is_on = false;
   CallLimits limits = {};
   SameCalls calls;                             // of the model, by a hash of what they are given
   std::unordered_set<const PyObject*> others;  // modules that are not the model
   const PyObject* model = nullptr;
   uint64_t times_changed = 0;  // the model was
-  bool is_pending = false, others_end_for_good = false;
+  bool is_pending = false, others_end = false;
   uint64_t counted_step = ~uint64_t{0};
   struct InStep {
     uint64_t room = 0;      // calls of the model that may still be recorded
@@ -152,17 +151,6 @@ bool is_run_alone() noexcept {
          !keys.has(c10::DispatchKey::Functionalize) && c10::impl::TorchDispatchModeTLS::stack_len() == 0;
 }
 
-bool others_end_now(const Memory& state) noexcept {
-  PyObject* answer = python.PyObject_CallFunctionObjArgs(state.others_end, nullptr);
-  if (answer == nullptr) {
-    hand_on_exception();
-    return true;
-  }
-  const bool found = python.PyLong_AsLong(answer) != 0;
-  python.Py_DecRef(answer);
-  return found;
-}
-
 // What was counted in this step and grad mode.
 Memory::InStep& counted(Memory& state) noexcept {
   const uint64_t now = step.load(std::memory_order_relaxed);
@@ -207,10 +195,7 @@ void write_inputs(const GivenInputs& inputs, bool with_grad) noexcept {
 
 // The same as `ModelCalls._follow` of hooks/model_calls.py does, of a call of the model whose inputs are known.
 long answer_model(Memory& state, const CallQuestion& question) {
-  const bool with_grad = c10::GradMode::is_enabled(), ends = !state.others_end_for_good;
-  // Python runs here, and other threads meanwhile: what is known is looked at after it.
-  if (ends && others_end_now(state)) return -1;
-  if (state.model != question.module || ends == state.others_end_for_good) return -1;
+  const bool with_grad = c10::GradMode::is_enabled(), ends = !state.others_end;
   if (ends && state.is_pending != with_grad) return -1;
   const auto found = state.calls.find(hash_of(question, with_grad));
   if (found == state.calls.end() || !is_same(found->second, question, with_grad)) return -1;
@@ -226,10 +211,9 @@ long answer_model(Memory& state, const CallQuestion& question) {
 
 }  // namespace
 
-int answer_same_calls(PyObject* others_end, const void* tensor, const void* impl, PyObject* containers,
-                      CallLimits limits) noexcept try {
+int answer_same_calls(const void* tensor, const void* impl, PyObject* containers, CallLimits limits) noexcept try {
   Memory& state = memory();
-  if (state.others_end != nullptr) return -EALREADY;
+  if (state.is_on) return -EALREADY;
   if (find_object_functions() != 0 || !keeps_impl(tensor, static_cast<const c10::TensorImpl*>(impl))) return -ENOSYS;
   Types types;
   types.tensor = type_of(tensor);
@@ -244,18 +228,19 @@ int answer_same_calls(PyObject* others_end, const void* tensor, const void* impl
     types.containers.push_back(objects.PyTuple_GetItem(containers, at));
   }
   python.Py_IncRef(containers);  // for good, as its types
-  python.Py_IncRef(others_end);
   state.types = types;
   state.limits = limits;
-  state.others_end = others_end;
+  state.is_on = true;
   return 0;
 } catch (...) {
   return -ENOMEM;
 }
 
+void others_end() noexcept { memory().others_end = true; }
+
 long answer_if_same(CallQuestion& question) noexcept try {
   Memory& state = memory();
-  if (state.others_end == nullptr) return -1;
+  if (!state.is_on) return -1;
   if (state.others.contains(question.module)) {
     return ++counted(state).others < state.limits.asked ? 0 : kRootNotInThisStep;
   }
@@ -291,7 +276,6 @@ void learn_answer(const CallQuestion& question, long answer) noexcept try {
     state.model = question.module;
   }
   state.is_pending = (answer & kRootIsPending) != 0;
-  state.others_end_for_good = (answer & kRootOthersEnd) != 0;
   counted(state).room = static_cast<uint64_t>(answer) >> kRootRoomShift;
   if (!question.is_given || !question.is_noted) return;
   if (state.calls.size() == kSameCallsMax) let_go(state.calls);

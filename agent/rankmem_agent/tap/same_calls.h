@@ -13,7 +13,6 @@ constexpr long kRootNotInThisStep = 2;  // no further call in this grad mode is 
 constexpr long kRootSameAgain = 4;      // a call that is given the same may be answered here
 constexpr long kRootIsModel = 8;
 constexpr long kRootIsPending = 16;     // of the model: the step ends as its next call begins
-constexpr long kRootOthersEnd = 32;     // of the model: optimizers or the user end the steps, for good
 constexpr uint32_t kRootRoomShift = 8;  // from here on: how many more calls of the model are recorded in this step
 
 // What a call is given, as an INPUT record has it.
@@ -55,11 +54,11 @@ struct CallLimits {
 
 // All of this is called with the GIL held.
 
-// Answers calls from here on. `others_end` is asked whether optimizers or the user end the steps; `tensor` is any one
-// of torch.Tensor itself, `impl` its TensorImpl; `containers` a tuple of the types whose subclasses Python looks into.
-// 0, or -errno where tensors cannot be read here. Once.
-int answer_same_calls(PyObject* others_end, const void* tensor, const void* impl, PyObject* containers,
-                      CallLimits limits) noexcept;
+// Answers calls from here on. `tensor` is any one of torch.Tensor itself, `impl` its TensorImpl; `containers` a tuple
+// of the types whose subclasses Python looks into. 0, or -errno where tensors cannot be read here. Once.
+int answer_same_calls(const void* tensor, const void* impl, PyObject* containers, CallLimits limits) noexcept;
+// From now on optimizers or the user end the steps, for good.
+void others_end() noexcept;
 
 // The answer about a call, its INPUT record written; -1 if Python has to be asked.
 long answer_if_same(CallQuestion& question) noexcept;

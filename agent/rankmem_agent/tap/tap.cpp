@@ -159,10 +159,12 @@ RKM_EXPORT void rkm_forget_module(const rankmem::PyObject* module) { forget_modu
 
 RKM_EXPORT void rkm_watch_roots(rankmem::PyObject* ask, uint32_t name) { watch_roots(ask, name); }
 
-RKM_EXPORT int rkm_answer_same_calls(rankmem::PyObject* others_end, const void* tensor, const void* impl,
-                                     rankmem::PyObject* containers, uint32_t calls, uint32_t asked, uint32_t nested) {
-  return answer_same_calls(others_end, tensor, impl, containers, {calls, asked, nested});
+RKM_EXPORT int rkm_answer_same_calls(const void* tensor, const void* impl, rankmem::PyObject* containers,
+                                     uint32_t calls, uint32_t asked, uint32_t nested) {
+  return answer_same_calls(tensor, impl, containers, {calls, asked, nested});
 }
+
+RKM_EXPORT void rkm_others_end() { others_end(); }
 
 RKM_EXPORT void rkm_note_inputs(uint32_t module, uint64_t size_bytes, uint64_t num_left_out, uint32_t facts) {
   note_inputs({module, size_bytes, num_left_out, facts});
