@@ -157,7 +157,13 @@ class SpoolUpload:
             start=self.meta.start_key,
             launch=self.meta.launch,
             started_ns=self.meta.realtime_ns if 0 < self.meta.realtime_ns < NUMBER_MAX else 0,
+            age_ns=self._age_ns(),
         )
+
+    def _age_ns(self) -> int:
+        """How long ago the rank began, by the monotonic clock, or the wall clock after a boot: the longer."""
+        by_boot = time.monotonic_ns() - self.meta.monotonic_ns
+        return max(0, min(max(by_boot, time.time_ns() - self.meta.realtime_ns), NUMBER_MAX))
 
     def disconnected(self) -> None:
         """The spool is no longer open at the aggregator; what was sent may or may not be stored."""

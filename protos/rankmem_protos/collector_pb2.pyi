@@ -216,6 +216,7 @@ class OpenSpool(google.protobuf.message.Message):
     START_FIELD_NUMBER: builtins.int
     LAUNCH_FIELD_NUMBER: builtins.int
     STARTED_NS_FIELD_NUMBER: builtins.int
+    AGE_NS_FIELD_NUMBER: builtins.int
     spool_id: builtins.str
     session_id: builtins.str
     attempt: builtins.int
@@ -230,6 +231,8 @@ class OpenSpool(google.protobuf.message.Message):
     """Names what launched the rank on its host (a process, or a Slurm step): never comes back. Empty: not known."""
     started_ns: builtins.int
     """when the rank's process was attached, by its host's clock; 0: not known"""
+    age_ns: builtins.int
+    """how long ago that was, now, whatever the hour there; 0: not known, or an older shipper's"""
     def __init__(
         self,
         *,
@@ -241,8 +244,9 @@ class OpenSpool(google.protobuf.message.Message):
         start: builtins.str = ...,
         launch: builtins.str = ...,
         started_ns: builtins.int = ...,
+        age_ns: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "launch", b"launch", "rank", b"rank", "secret", b"secret", "session_id", b"session_id", "spool_id", b"spool_id", "start", b"start", "started_ns", b"started_ns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_ns", b"age_ns", "attempt", b"attempt", "launch", b"launch", "rank", b"rank", "secret", b"secret", "session_id", b"session_id", "spool_id", b"spool_id", "start", b"start", "started_ns", b"started_ns"]) -> None: ...
 
 global___OpenSpool = OpenSpool
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 
 import hypothesis.strategies as st
@@ -12,6 +13,7 @@ from hypothesis import example, given
 
 from rankmem_aggregator.ingest.attempts import Starts, StoredStart
 from rankmem_aggregator.ingest.batch import IncomingBatch, Spool
+from rankmem_protos.collector_pb2 import OpenSpool
 from rankmem_protos.errors import Code, RankmemError
 
 SESSION = "0abcdefghjkm"
@@ -58,6 +60,26 @@ def batch_of(spool: Spool, *, final: bool = True) -> IncomingBatch:
 
 def attempts(placed: list[Spool]) -> list[int]:
     return [each.attempt for each in placed]
+
+
+@pytest.mark.parametrize(("age_s", "attempt"), [(5.0, 0), (0.0001, 1)])
+def test_a_host_whose_clock_is_ahead_has_its_rank_in_the_attempt_that_another_host_has_finished(
+    age_s: float, attempt: int
+) -> None:
+    """Short jobs: one host's log is stored, to its end, before the other's shipper connects."""
+    starts = Starts([])
+    stored(starts, spool("first", 0, start="job.0"))
+    time.sleep(0.001)
+    opened = OpenSpool(
+        spool_id=f"{SESSION}-0-1-second",
+        session_id=SESSION,
+        rank=1,
+        start="job.0",
+        launch="second",
+        started_ns=time.time_ns() + 7_500_000_000,
+        age_ns=int(age_s * 1e9),
+    )
+    assert starts.place(Spool.of(opened)).attempt == attempt
 
 
 def restarted(starts: Starts, placed: list[Spool]) -> Starts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -49,9 +50,11 @@ class Spool:
     declared_attempt: int | None = field(default=None, compare=False)
     """That of its rows, where it is another one; see :mod:`rankmem_aggregator.ingest.attempts`."""
     start: str = field(default="", compare=False)
-    """See ``OpenSpool`` in collector.proto; likewise launch and started_ns."""
+    """See ``OpenSpool`` in collector.proto; likewise launch."""
     launch: str = field(default="", compare=False)
     started_ns: int = field(default=0, compare=False)
+    """When the rank's process was attached: by the aggregator's clock, where the shipper says how long ago;
+    else by its host's, which may be ahead. 0: not known."""
     secret_hash: str = field(default="", compare=False)
     """SHA-256 of the secret that opens it, in hexadecimal; empty: an older spool, which has none."""
 
@@ -71,7 +74,7 @@ class Spool:
             rank=message.rank,
             start=message.start,
             launch=message.launch,
-            started_ns=message.started_ns,
+            started_ns=time.time_ns() - message.age_ns if message.age_ns > 0 else message.started_ns,
             secret_hash=hashlib.sha256(message.secret).hexdigest() if message.secret else "",
         )
 
