@@ -37,6 +37,7 @@ NOT_IN_THIS_STEP: Final = 2
 SAME_AGAIN: Final = 4
 """A call that is given the same may be answered without asking here (``tap/same_calls.cpp``)."""
 IS_MODEL: Final = 8
+"""It is the model's."""
 IS_PENDING: Final = 16
 """Of the model: the step ends as its next call begins."""
 ROOM_SHIFT: Final = 8

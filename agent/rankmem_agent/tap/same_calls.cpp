@@ -24,8 +24,6 @@
 #include <vector>
 
 #include "calls.h"
-#include "control.h"
-#include "parts.h"
 #include "python_objects.h"
 #include "same_calls.h"
 #include "spool.h"
@@ -48,7 +46,7 @@ struct SameCall {
 };
 using SameCalls = std::unordered_map<uint64_t, SameCall>;
 
-// The types of Python's own that hold others, and those that hold nothing.
+// torch.Tensor, Python's own containers, str, and the types whose subclasses are left to Python.
 struct Types {
   const void *tensor = nullptr, *tuple = nullptr, *list = nullptr, *dict = nullptr, *str = nullptr;
   std::vector<PyObject*> containers;

@@ -233,7 +233,7 @@ def _with_views(settings: Settings) -> duckdb.DuckDBPyConnection | None:
                 return None
             # It holds the file open: the name may go.
             return duckdb.connect(path, read_only=True, config=settings)
-    except OSError:  # nowhere to write, or no room
+    except (OSError, duckdb.Error):  # nowhere to write, no room, or it does not open
         return None
 
 
