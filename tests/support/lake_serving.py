@@ -82,6 +82,8 @@ def recorded_logs(folder: Path, *, ranks: int = 4, attempts: int = 2, calls: int
         shipper = Shipper(folder / SESSION, ShipConfig(grace_s=0.0))
         shipper.scan()
         openings = {upload.meta.spool_id: upload.opening() for upload in shipper.uploads.values()}
+        for opening in openings.values():
+            opening.ClearField("age_ns")  # it holds only for the moment in which it is said
         for upload in shipper.uploads.values():
             upload.disconnected()
         with patch.object(pace, "BATCH_RECORDS", BATCH_RECORDS):
