@@ -25,6 +25,9 @@ from rankmem_agent.spool.election import LOCK_NAME, is_shipping
 
 TRAINING: Final = Path(__file__).with_name("train_gpt.py")
 START_S: Final = 30.0  # an aggregator opens its file and listens well within it
+IDLE_S: Final = 1.5
+IDLE_CPU_S: Final = 0.05  # its timers and threads that wait take less in so long
+IDLE_MAX_S: Final = 60.0
 STOP_S: Final = 60.0  # it commits what is queued, then leaves
 
 OWN_NAMES: Final = ("RANKMEM_", "TORCHELASTIC_", "OMP_NUM_THREADS")
@@ -42,6 +45,16 @@ class Aggregator:
     def cpu_s(self) -> float:
         """CPU seconds that it has used."""
         return cpu_s(self.process)
+
+    def idle_cpu_s(self) -> float:
+        """The same once it has nothing left to do: summaries and checkpoints come after what they are of."""
+        used, until = self.cpu_s(), time.monotonic() + IDLE_MAX_S
+        while time.monotonic() < until:
+            time.sleep(IDLE_S)
+            before, used = used, self.cpu_s()
+            if used - before < IDLE_CPU_S:
+                break
+        return used
 
 
 def cpu_s(process: psutil.Process) -> float:

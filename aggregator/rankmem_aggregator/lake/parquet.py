@@ -23,7 +23,9 @@ _GROUPS_AT_ONCE: Final = 4
 """Row groups that are gathered before they are written: a few MiB."""
 REPEATING: Final = frozenset(
     {
+        "address",
         "size_bytes",
+        "freed_bytes",
         "attempt",
         "rank",
         "stream",
@@ -34,7 +36,9 @@ REPEATING: Final = frozenset(
         "width_s",
     }
 )
-"""Integers with few values: a dictionary is smaller than deltas."""
+"""Integers with few values: a dictionary is smaller than deltas. Allocators give the same addresses again."""
+REPEATING_ENDS: Final = ("last_bytes", "peak_bytes")
+"""Likewise columns whose names end so: a step comes to the totals of the steps before it."""
 
 
 def write_rows(files: LakeFiles, path: str, table: Table, rows: Iterator[pa.RecordBatch]) -> tuple[int, int]:
@@ -106,16 +110,20 @@ def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 
 
 def _settings(schema: pa.Schema) -> dict[str, Any]:
-    texts = [field.name for field in schema if pa.types.is_string(field.type) or field.name in REPEATING]
-    deltas = [f.name for f in schema if pa.types.is_integer(f.type) and f.name not in texts]
+    repeating = [f.name for f in schema if pa.types.is_string(f.type) or _repeats(f.name)]
+    deltas = [f.name for f in schema if pa.types.is_integer(f.type) and f.name not in repeating]
     return {
         "compression": "zstd",
         "compression_level": ZSTD_LEVEL,
-        "use_dictionary": texts or False,
+        "use_dictionary": repeating or False,
         "column_encoding": dict.fromkeys(deltas, "DELTA_BINARY_PACKED") or None,
         "write_page_checksum": True,
         "data_page_version": "2.0",
     }
+
+
+def _repeats(column: str) -> bool:
+    return column in REPEATING or column.endswith(REPEATING_ENDS)
 
 
 class _Counted:
