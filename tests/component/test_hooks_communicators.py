@@ -30,6 +30,7 @@ class Group:
     bound_device_id: Any = None
     split_from: Any = None
     split_share: int = 0
+    is_ready: bool = True
     asked: int = 0
 
     def _get_backend(self, device: str) -> Group:
@@ -42,7 +43,11 @@ class Group:
             split_from=self.split_from, config=SimpleNamespace(split_share=self.split_share)
         )
 
+    def _is_initialized(self) -> bool:
+        return self.is_ready
+
     def memory_stats(self) -> dict[str, int]:
+        assert self.is_ready, "torch would warn that it guesses the device"
         self.asked += 1
         if self.stats is None:
             raise self.fails("no communicator")
@@ -122,7 +127,8 @@ def test_groups_of_one_description_and_those_without_go_by_torchs_name(job: Job)
 
 
 def test_what_is_not_known_is_no_record_and_never_0(job: Job) -> None:
-    job.add("0", Group("default_pg"))  # no communicator yet, or an NCCL that cannot tell
+    job.add("0", Group("default_pg", is_ready=False))  # no communicator yet
+    job.add("3", Group("mesh_pp"))  # none for the device, or an NCCL that cannot tell
     job.add("1", Group("unaccounted", holding(0)))  # NCCL without its memory manager
     gloo = job.add("2", Group("on the host", holding(MIB)), "cpu:gloo")
     assert job.step() == []
@@ -130,9 +136,9 @@ def test_what_is_not_known_is_no_record_and_never_0(job: Job) -> None:
 
 
 def test_a_communicator_that_comes_later_is_found(job: Job) -> None:
-    group = job.add("0", Group("default_pg"))
+    group = job.add("0", Group("default_pg", holding(MIB), is_ready=False))
     assert job.step() == []
-    group.stats = holding(MIB)
+    group.is_ready = True
     assert job.step() == [("NCCL default_pg", 3, MIB)]
 
 

@@ -103,13 +103,14 @@ class Communicators:
         """What a group's communicator holds; None where that is not known, or another one reports it."""
         try:
             backend = group._get_backend(self._torch.device("cuda"))
-            if _shares_a_parents(backend):
+            backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
+            if not _has_communicators(backend) or _shares_a_parents(backend):
                 return None
             stats = backend.memory_stats()
         except self._torch.distributed.DistBackendError:  # NCCL's own refusal
             self._refused.add(name)
             return None
-        except RuntimeError:  # no communicator yet, or an NCCL that cannot tell
+        except RuntimeError:  # no communicator for the device, or an NCCL that cannot tell
             return None
         if not stats["total"]:
             return None
@@ -137,6 +138,12 @@ class Communicators:
                 held_bytes=held_bytes,
                 component=component,
             )
+
+
+def _has_communicators(backend: Any) -> bool:
+    """Whether all that it has are ready; one without any would guess its device, and warn of that."""
+    is_initialized = getattr(backend, "_is_initialized", None)
+    return is_initialized is None or bool(is_initialized())
 
 
 def _shares_a_parents(backend: Any) -> bool:
