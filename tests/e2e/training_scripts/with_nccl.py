@@ -1,6 +1,7 @@
 """One rank with NCCL: the world's group, one that is suspended and then given up, one that is never used."""
 
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,7 +14,7 @@ def steps(number: int) -> None:
         time.sleep(0.3)
 
 
-dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29641", rank=0, world_size=1)
+dist.init_process_group("nccl", init_method=f"file://{Path.cwd()}/store", rank=0, world_size=1)
 model = torch.nn.Linear(64, 64, device="cuda")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 tensor = torch.ones(8, device="cuda")
