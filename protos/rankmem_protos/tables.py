@@ -693,13 +693,15 @@ KERNEL_LAUNCH: Final = Table(
 COMPONENT_SAMPLE: Final = Table(
     name="component_sample",
     doc="What a component of the process held on a device, as it was sampled: pinned host memory about once "
-    "a second, as torch's host allocator reports it; others by imported recordings.",
+    "a second, as torch's host allocator reports it; NCCL's communicators at the ends of steps, about once a "
+    "second, as NCCL reports them to torch (2.14 and newer); others by imported recordings.",
     columns=(
         *_OF_DEVICE,
         _time("time_ns", "When.", nullable=False),
         _name(
             "component",
-            "pinned_host, or its name in the recording: HCCL, RUNTIME, GE, APP, ...",
+            "pinned_host; NCCL and a process group (NCCL default_pg): its communicator; or its name in the "
+            "recording: HCCL, RUNTIME, GE, APP, ...",
             nullable=False,
         ),
         _bytes("reserved_bytes", "What it held from the device; pinned_host from the host."),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,17 +16,12 @@ from pathlib import Path
 import pytest
 
 import matrix_stand_ins
-from fake_cuda import WHY, torch_dirs
+from fake_cuda import WHY, trainable_dirs
 
 RUN = Path(__file__).parents[1] / "gpu" / "run.py"
 DEVICE_BYTES = 80 * 10**9
 OF_A_DRIVER = ("samples", "driver", "ledger")
-TORCH = [
-    folder
-    for folder in torch_dirs()
-    if list(folder.glob(f"_C.cpython-3{sys.version_info.minor}-*.so"))
-    and re.search(r"^cuda.*'13\.", (folder / "version.py").read_text(), re.MULTILINE)
-]
+TORCH = trainable_dirs()
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not TORCH, reason=f"{WHY}: one for CUDA 13 and this Python"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,6 +44,17 @@ def torch_dirs() -> list[Path]:
     spec = find_spec("torch")
     installed = [Path(entry) for entry in (spec.submodule_search_locations or ())] if spec else []
     return [folder for folder in (*named, *installed) if (folder / "lib" / "libc10_cuda.so").exists()]
+
+
+def trainable_dirs(oldest: tuple[int, int] = (2, 6)) -> list[Path]:
+    """Those of them for CUDA 13 and this Python: trainings run with them on ``matrix_stand_ins``' device."""
+    return [
+        folder
+        for folder in torch_dirs()
+        if list(folder.glob(f"_C.cpython-3{sys.version_info.minor}-*.so"))
+        and re.search(r"^cuda.*'13\.", (folder / "version.py").read_text(), re.MULTILINE)
+        and tuple(int(part) for part in version_of(folder).split(".")[:2]) >= oldest
+    ]
 
 
 def version_of(folder: Path) -> str:

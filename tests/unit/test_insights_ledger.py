@@ -67,6 +67,28 @@ def test_the_processes_of_a_device_and_the_others_add_up_to_what_is_used(tmp_pat
     assert "other processes and the driver 7.00 GiB (13.9%)" in answer.sentence
 
 
+def test_each_communicator_is_a_row_and_the_sentence_has_their_sum(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        shared_device(connection, component="NCCL default_pg")
+        connection.execute(
+            "INSERT INTO component_sample BY NAME SELECT * REPLACE ('NCCL mesh_tp' AS component, "
+            "reserved_bytes / 10 AS reserved_bytes) FROM component_sample"
+        )
+
+    answer = answered(tmp_path, fill)
+    rows = [row for row in answer.rows.to_pylist() if row["part"] == "communicators"]
+    assert [(row["rank"], row["name"], row["bytes"], row["source"]) for row in rows] == [
+        (0, "NCCL default_pg", 300 * MIB, "measured"),
+        (0, "NCCL mesh_tp", 30 * MIB, "measured"),
+        (1, "NCCL default_pg", 300 * MIB, "measured"),
+        (1, "NCCL mesh_tp", 30 * MIB, "measured"),
+    ]
+    assert "reported by the library" in rows[0]["basis"]
+    assert answer.figures["communicators_bytes"] == 660 * MIB
+    assert "NCCL 660.00 MiB" in answer.sentence
+    assert add_up(answer)
+
+
 def test_over_time_each_instant_adds_up_and_the_fullest_is_the_one_of_the_sentence(tmp_path: Path) -> None:
     path = tmp_path / "job.duckdb"
     with empty_database(str(path)) as connection:

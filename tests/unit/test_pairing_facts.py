@@ -151,6 +151,23 @@ def test_a_sample_of_pinned_memory_is_a_components_and_not_the_processs(log: Log
     assert "process_sample" not in rows
 
 
+def test_a_communicators_bytes_are_a_component_of_its_device(log: Log) -> None:
+    names = [log.spool.string(text) for text in ("NCCL default_pg", "NCCL mesh_tp")]
+    log.add(Kind.COMMUNICATOR, a=600, e=names[0], **CUDA)
+    log.add(Kind.SAMPLE, a=64, b=10, c=UNKNOWN, d=UNKNOWN, device_type=int(DeviceType.PINNED))
+    log.add(Kind.COMMUNICATOR, a=80, e=names[1], **CUDA)
+    log.add(Kind.COMMUNICATOR, a=0, e=names[1], **CUDA)
+    rows = log.rows()
+    columns = ("device", "component", "reserved_bytes", "active_bytes", "seq")
+    assert [tuple(row[name] for name in columns) for row in rows["component_sample"]] == [
+        ("cuda:1", "NCCL default_pg", 600, None, 1),
+        ("pinned", "pinned_host", 64, 10, 2),
+        ("cuda:1", "NCCL mesh_tp", 80, None, 3),
+        ("cuda:1", "NCCL mesh_tp", 0, None, 4),
+    ]
+    assert "process_sample" not in rows
+
+
 def test_one_stack_has_one_id_wherever_the_project_lies(tmp_path: Path) -> None:
     ids = []
     for number, root in enumerate(("/home/a/project", "/mnt/b/project")):

@@ -212,6 +212,12 @@ BYTES = [
         "0807060504030201 3200000000000000 3300000000000000 3400000000000000 "
         "3500000000000000 1100000000000000 2200000000000000 1931010200000000",
     ),
+    (
+        Kind.COMMUNICATOR,
+        {"held_bytes": 0x31, "component": 0x32},
+        "0807060504030201 3100000000000000 0000000000000000 0000000000000000 "
+        "0000000000000000 1100000000000000 2200000032000000 1a00010200000000",
+    ),
 ]  # fmt: skip
 """A record of each kind, without its mark: time_ns a b c, d call_id thread/e kind/action/device/mark, as the
 positional writers of format version 2 packed those that it had."""

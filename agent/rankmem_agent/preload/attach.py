@@ -22,6 +22,7 @@ from rankmem_agent import facts
 from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks import missing, module_frames, user_api
 from rankmem_agent.hooks.allocator_calls import AllocatorCalls
+from rankmem_agent.hooks.communicators import Communicators
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.model_calls import ModelCalls, OptimizersMade
 from rankmem_agent.hooks.modules import Modules
@@ -204,14 +205,18 @@ class Agent:
         tracing = tracing_of(self._torch)
         look = Reelection(self._session_dir, elect_shipper=electing.elect).look
 
+        communicators = Communicators(recorder, tracing.is_traced, self._guard)
+        communicators.install(self._torch)
+
         def stepped() -> None:
             deciding.stepped()
             look()
+            communicators.look()
 
         steps = Steps(recorder, stepped)
         parallel = Parallel(recorder, tracing.is_traced, self._guard, self._config.parallel)
         tags = Tags(recorder, tracing.hides_tensors, self._guard)
-        self._hooks += [steps, parallel, tags]
+        self._hooks += [steps, parallel, tags, communicators]
         tags.install()
         parallel.install(_device_mesh_class())
         NvtxRanges(self._guard).install(self._torch.cuda.nvtx)

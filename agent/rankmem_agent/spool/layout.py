@@ -1,4 +1,4 @@
-"""The spool format, version 7: the one definition for the C++ writer and the Python reader.
+"""The spool format, version 8: the one definition for the C++ writer and the Python reader.
 
 Stage: between trainer and shipper. Standard library only (the trainer imports it to build the tap);
 :mod:`rankmem_agent.spool.c_header` gives the C++ side its constants, structs and setters, the reader makes
@@ -28,9 +28,9 @@ ids count from 1 for each type. The reader stops at an entry that is cut short o
 
 All integers are little-endian.
 
-Version 7 has steady steps and calls that nobody observed, version 6 PART records and the outcome AUTO,
-version 5 ROUNDING records, version 4 DETAIL records, version 3 EVIDENCE records; all else is as in version
-2. All are still read.
+Version 8 has COMMUNICATOR records, version 7 steady steps and calls that nobody observed, version 6 PART
+records and the outcome AUTO, version 5 ROUNDING records, version 4 DETAIL records, version 3 EVIDENCE
+records; all else is as in version 2. All are still read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from typing import Final
 
 from rankmem_protos.categories import Category as Category
 
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 
 RECORD_BYTES: Final = 64
 """One cache line: a record is written by one thread and never shares a line."""
@@ -136,6 +136,9 @@ class Kind(enum.IntEnum):
     """How the blocks that this thread allocates in one step, its part of the step, compare with its parts of
     steps before: by what each shows (as in EVIDENCE), in their order. Before the EVENT of the block that
     decided it."""
+    COMMUNICATOR = 26
+    """What a communicator (NCCL's, of a process group) holds on the device, as its library reports it; 0 once
+    it is gone."""
 
 
 class Missing(enum.IntEnum):
@@ -482,6 +485,10 @@ FIELDS: Final[Mapping[Kind, Mapping[str, Slot]]] = {
         # one. UNKNOWN: none, and no later part will be like it.
         "like_step": Slot("c", Value.NUMBER),
         "nodes_of": Slot("d", Value.THREAD),  # the other thread whose autograd nodes it has run; 0: none
+    },
+    Kind.COMMUNICATOR: {
+        "held_bytes": Slot("a", Value.BYTES),
+        "component": Slot("e", Value.STRING_ID),  # the library and the process group: "NCCL default_pg"
     },
 }
 """The fields of each kind by name, beside those that any record may have: :data:`COMMON_FIELDS` and, where it

@@ -41,6 +41,7 @@ _OF_DEVICE = (
     Kind.SAMPLE,
     Kind.DEVICE,
     Kind.ROUNDING,
+    Kind.COMMUNICATOR,
 )
 
 

@@ -22,6 +22,7 @@ from rankmem_agent.spool.layout import (
 from rankmem_ship.pairing.batch import Batch, num_lost
 from rankmem_ship.pairing.columns import (
     coded_names,
+    dense_codes,
     ints,
     known,
     record_batch,
@@ -51,7 +52,7 @@ def fact_rows(
         ("step_input", _step_inputs(whose, batch)),
         ("step_bucket", _step_buckets(whose, batch.steps_due, devices)),
         ("process_sample", _process_samples(whose, batch, devices)),
-        ("component_sample", _pinned_samples(whose, batch, devices)),
+        ("component_sample", _component_samples(whose, batch, devices)),
         ("oom", _ooms(whose, stacks, batch, devices)),
         ("older_segment", _older_segments(whose, batch, devices)),
         ("gap", _gaps(whose, batch)),
@@ -144,18 +145,25 @@ def _process_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.Rec
     return record_batch("process_sample", columns, len(at))
 
 
-def _pinned_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
-    """The figures of torch's host allocator: the tap sees none of its events."""
-    is_sample = batch.records["kind"] == Kind.SAMPLE
-    at = np.flatnonzero(is_sample & (batch.records["device_type"] == DeviceType.PINNED))
+def _component_samples(whose: RankColumns, batch: Batch, devices: Array) -> pa.RecordBatch | None:
+    """The figures of torch's host allocator and of communicators: the tap sees none of their events."""
+    records = batch.records
+    is_communicator = records["kind"] == Kind.COMMUNICATOR
+    is_pinned = (records["kind"] == Kind.SAMPLE) & (records["device_type"] == DeviceType.PINNED)
+    at = np.flatnonzero(is_pinned | is_communicator)
     if not len(at):
         return None
-    rows = named(batch.records[at], Kind.SAMPLE)
-    columns = whose.of_device(dense_numbers(devices, device_codes(rows)), devices) | {
+    is_communicator = is_communicator[at]
+    pinned, communicators = named(records[at], Kind.SAMPLE), named(records[at], Kind.COMMUNICATOR)
+    used, codes = dense_codes(np.where(is_communicator, communicators["component"], 0))
+    names = ("pinned_host", *(whose.strings.name(int(each)) for each in used))
+    held = np.where(is_communicator, communicators["held_bytes"], pinned["pinned_reserved_bytes"])
+    active = np.where(is_communicator, np.uint64(UNKNOWN), pinned["pinned_active_bytes"])
+    columns = whose.of_device(dense_numbers(devices, device_codes(pinned)), devices) | {
         "time_ns": ints(batch.time_ns[at]),
-        "component": coded_names(np.zeros(len(at), np.int64), ("pinned_host",)),
-        "reserved_bytes": _known_bytes(rows["pinned_reserved_bytes"]),
-        "active_bytes": _known_bytes(rows["pinned_active_bytes"]),
+        "component": coded_names(np.where(is_communicator, codes + 1, 0), names),
+        "reserved_bytes": _known_bytes(held),
+        "active_bytes": _known_bytes(active),
         "seq": ints(batch.seq[at]),
     }
     return record_batch("component_sample", columns, len(at))

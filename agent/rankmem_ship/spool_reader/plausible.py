@@ -66,7 +66,7 @@ _ACTIONS: Final[Mapping[Kind, tuple[int, ...]]] = {
 _UNKNOWN_IN: Final = (Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.LOST, Kind.CALL_END, Kind.CALL_FORWARD,
                      Kind.PART)  # fmt: skip
 _OF_DEVICES: Final = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS, Kind.SAMPLE, Kind.TAG,
-                      Kind.DEVICE, Kind.WEIGHT, Kind.ROUNDING)  # fmt: skip
+                      Kind.DEVICE, Kind.WEIGHT, Kind.ROUNDING, Kind.COMMUNICATOR)  # fmt: skip
 _ALL: Final = np.uint64(2**64 - 1)
 
 

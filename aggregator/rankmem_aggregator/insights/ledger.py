@@ -25,6 +25,7 @@ from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
 from rankmem_protos.devices import HOST_MEMORY
 
 COMMUNICATORS: Final = frozenset({"HCCL", "NCCL", "RCCL"})
+"""Alone, or followed by the process group whose communicator it is."""
 RUNTIMES: Final = frozenset({"RUNTIME", "CUDA"})
 OF_PYTORCH: Final = frozenset({"APP"})
 """What a driver samples under this name is what PyTorch's allocator took from it: counted once."""
@@ -264,8 +265,10 @@ def _parts(process: Row, components: Sequence[Row]) -> list[Row]:
 
 def _sampled(process: Row, sample: Row) -> Row:
     name = sample["component"]
-    part = "communicators" if name in COMMUNICATORS else "runtime" if name in RUNTIMES else "component"
-    return _row(process, part, sample["reserved_bytes"], "measured", text.SAMPLED, name)
+    library, _, group = name.partition(" ")
+    part = "communicators" if library in COMMUNICATORS else "runtime" if name in RUNTIMES else "component"
+    basis = text.REPORTED if part == "communicators" and group else text.SAMPLED
+    return _row(process, part, sample["reserved_bytes"], "measured", basis, name)
 
 
 def _unexplained(process: Row, rows: Sequence[Row]) -> Row:

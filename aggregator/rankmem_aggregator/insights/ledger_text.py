@@ -13,6 +13,7 @@ Row = Mapping[str, Any]
 
 ALLOCATOR: Final = "the allocator's own figure"
 SAMPLED: Final = "sampled by the driver"
+REPORTED: Final = "reported by the library for its communicator; what it does not count is in the rest"
 NO_RUNTIME: Final = (
     "no sample is older than the allocator's first event, or within 100 ms after it; or it held something "
     "before the recording began"
@@ -102,7 +103,8 @@ def sentence(figures: Row, rows: Sequence[Row]) -> str:
     largest: Counter[str] = Counter()
     for row in rows:
         if row["bytes"] and row["part"] not in ("unexplained", "other_processes", "outside_allocators"):
-            largest[row["name"] or name_of(row["part"], figures["device"])] += row["bytes"]
+            name = row["name"] or name_of(row["part"], figures["device"])
+            largest[name.partition(" ")[0] if row["part"] == "communicators" else name] += row["bytes"]
     parts = [f"{name} {bytes_text(size)}" for name, size in largest.most_common()]
     for part in ("other_processes", "unexplained", "outside_allocators"):
         size = sum(row["bytes"] or 0 for row in rows if row["part"] == part)
