@@ -196,7 +196,7 @@ def width_of(bins: Bins, num_tracks: int) -> int:
 
 def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> RankMatrix:
     """What ranks could still get by what was known at the end of each interval; the lowest of a rank's."""
-    _, high = places.offsets()
+    low, high = places.offsets()
     width_s = width_of(bins, len(places.rows))
     rows = reading.show(
         "heat_headroom",
@@ -204,7 +204,9 @@ def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> 
         **bins.parameters(),
         width_s=width_s,
         history_s=places.history_s(bins.until_ns),
+        has_offsets=(low, high) != (0, 0),
         host_from_ns=bins.from_ns - high,
+        host_until_ns=bins.until_ns - low,
     )
     bytes_ = pc.negate(rows["headroom_bytes"])
     rows = rows.append_column("peak_bin", rows["bin"]).append_column("last_bytes", bytes_)

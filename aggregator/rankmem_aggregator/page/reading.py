@@ -15,12 +15,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_aggregator.page.as_sql import as_sql
+from rankmem_aggregator.page.as_sql import as_sql, named_in
 from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.query.asking import answered
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId, Value
-from rankmem_aggregator.sql import page_text
+from rankmem_aggregator.sql import optional_of, page_text
 from rankmem_protos.errors import Code, RankmemError
 
 FACTS_KEY: Final = b"rankmem"
@@ -75,8 +75,8 @@ class Reading:
 
     def ask(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""
-        given = {"session": self.session.session_id, **parameters}
-        return answered(self.queries, page_text(name), given)
+        text, given = self._statement(name, parameters)
+        return answered(self.queries, text, given)
 
     def share(self, name: str, /, **parameters: Value) -> pa.Table:
         """The same rows, asked once a state of the session for all answers that begin with them."""
@@ -84,9 +84,16 @@ class Reading:
 
     def show(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of :meth:`ask`, where the panel shows them: the statement is the panel's, as SQL."""
-        given = {"session": self.session.session_id, **parameters}
-        self._shown.append(as_sql(page_text(name), given))
-        return answered(self.queries, page_text(name), given)
+        text, given = self._statement(name, parameters)
+        self._shown.append(as_sql(text, given))
+        return answered(self.queries, text, given)
+
+    def _statement(self, name: str, parameters: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
+        """The text of a question for these parameters, and those that it names."""
+        given: dict[str, Value] = {"session": self.session.session_id, **parameters}
+        absent = frozenset(each for each in optional_of(name) if given[each] is None)
+        text = page_text(name, absent)
+        return text, named_in(text, given) if absent else given
 
     def shown_as(self, statement: str) -> None:
         """Gives the panel's SQL where its rows come from one of the ``Queries``' own questions."""
