@@ -8,7 +8,7 @@ tables whose metadata carries the facts of an answer. Times of answers are ns si
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -82,6 +82,10 @@ class Reading:
         """The same rows, asked once a state of the session for all answers that begin with them."""
         return _kept.get((*self._state(), name, repr(parameters)), lambda: self.ask(name, **parameters))
 
+    def kept(self, name: str, find: Callable[[], pa.Table]) -> pa.Table:
+        """A small table of this name that is found once a state of the session."""
+        return _kept.get((*self._state(), "kept", name), find)
+
     def show(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of :meth:`ask`, where the panel shows them: the statement is the panel's, as SQL."""
         text, given = self._statement(name, parameters)
@@ -89,11 +93,7 @@ class Reading:
         return answered(self.queries, text, given)
 
     def _statement(self, name: str, parameters: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
-        """The text of a question for these parameters, and those that it names."""
-        given: dict[str, Value] = {"session": self.session.session_id, **parameters}
-        absent = frozenset(each for each in optional_of(name) if given[each] is None)
-        text = page_text(name, absent)
-        return text, named_in(text, given) if absent else given
+        return statement(name, {"session": self.session.session_id, **parameters})
 
     def shown_as(self, statement: str) -> None:
         """Gives the panel's SQL where its rows come from one of the ``Queries``' own questions."""
@@ -168,6 +168,13 @@ class Reading:
 
     def _state(self) -> tuple[str, str, str]:
         return self.queries.target, self.session.session_id, self.session.watermark
+
+
+def statement(name: str, given: dict[str, Value]) -> tuple[str, dict[str, Value]]:
+    """The text of ``sql/page/{name}.sql`` for these parameters, and those that it names."""
+    absent = frozenset(each for each in optional_of(name) if given[each] is None)
+    text = page_text(name, absent)
+    return text, named_in(text, given) if absent else given
 
 
 def of_database(rows: pa.Table, *, source: str, sql: str, **facts: Any) -> pa.Table:
