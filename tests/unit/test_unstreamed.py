@@ -61,7 +61,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 def page_parameters(name: str) -> Iterator[tuple[str, dict[str, object]]]:
     """Texts of a statement of the page, with values for each."""
     text = re.sub(r"--.*", "", page_text(name))
-    names = re.findall(r"\$(\w+)", text)
+    names = [*re.findall(r"\$(\w+)", text), *optional_of(name)]
     optional = set(re.findall(r"\$(\w+)(?:::\w+)? IS (?:NOT )?NULL", text)) | optional_of(name)
     choices = CHOICES | ({"kind": KINDS} if name == "inefficient" else {})
     chosen = [[(each, value) for value in choices[each]] for each in choices if each in names]

@@ -174,7 +174,7 @@ def statement(name: str, given: dict[str, Value]) -> tuple[str, dict[str, Value]
     """The text of ``sql/page/{name}.sql`` for these parameters, and those that it names."""
     absent = frozenset(each for each in optional_of(name) if given[each] is None)
     text = page_text(name, absent)
-    return text, named_in(text, given) if absent else given
+    return text, named_in(text, given) if optional_of(name) else given
 
 
 def of_database(rows: pa.Table, *, source: str, sql: str, **facts: Any) -> pa.Table:
