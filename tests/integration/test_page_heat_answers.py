@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from constructed import BASE_NS, SECOND_NS, SESSION
+from page_answers import Answers
 from page_server import PageClient, served_page
 from page_story import GAP_RANK, LEAK_BYTES, STEPS, mixed_logs, write_logs, write_many, write_story
 from rankmem_aggregator import connect
@@ -196,6 +197,39 @@ def test_over_many_events_the_matrix_is_that_of_the_buckets(
         assert high == max(bytes_ for _, _, bytes_ in found)
         assert known <= (drawn > 0).sum() <= known + 4 * 2 * 8
         assert drawn.max(axis=1).tolist() == sorted(drawn.max(axis=1).tolist(), reverse=True)
+
+
+def test_a_range_is_read_event_by_event_whether_or_not_its_cells_tell_that_it_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ended.duckdb"
+    write_logs(path, [log for log in mixed_logs() if log.ended is not None])
+    answers = Answers(path)
+    assert answers.session.ended
+    asked = rank_matrix._has_more_events
+    seen: set[bool] = set()
+    by_cells: set[bool] = set()
+
+    def told(*of: Any) -> bool:
+        by_cells.add(is_long := asked(*of))
+        return is_long
+
+    for number in range(12):
+        from_ns, until_ns = random_range(24 * SECOND_NS) if number else (0, 26 * SECOND_NS)
+        monkeypatch.setattr(rank_matrix, "EVENTS_MAX", (5, 60, 10**6)[number % 3])
+
+        def ask(begin: int = from_ns, end: int = until_ns) -> pa.Table:
+            return answers.ask("heat", from_=begin, to=end, bins=50, device_type="cuda")
+
+        monkeypatch.setattr(rank_matrix, "_has_more_events", told)
+        found = ask()
+        monkeypatch.setattr(rank_matrix, "_has_more_events", lambda *_: False)
+        expected = ask()
+        assert found == expected
+        assert facts_of(found) == facts_of(expected)
+        seen.add(facts_of(found)["exact"])
+    answers.close()
+    assert seen == by_cells == {True, False}
 
 
 @pytest.mark.parametrize("events_max", [-1, 10_000])

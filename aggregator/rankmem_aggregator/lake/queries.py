@@ -21,7 +21,7 @@ from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.query.local import Asked, InstanceQueries, T
 from rankmem_aggregator.query.types import Parameters
-from rankmem_aggregator.sql import page_names, page_text, query_names, query_text
+from rankmem_aggregator.sql import page_texts, query_names, query_text
 from rankmem_aggregator.store import schema
 from rankmem_protos.tables import Table
 
@@ -127,5 +127,5 @@ def _of_one_session() -> frozenset[str]:
 
     Those of MindStudio's views number what all sessions have.
     """
-    texts = [*map(query_text, query_names()), *map(page_text, page_names())]
+    texts = [*map(query_text, query_names()), *page_texts()]
     return frozenset(text for text in texts if _OF_SESSION in text and "mindstudio" not in text)

@@ -23,6 +23,12 @@ def as_sql(statement: str, parameters: Mapping[str, Value]) -> str:
     return _PARTS.sub(literal, _HEAD.sub("", statement)).strip().removesuffix(";")
 
 
+def named_in(statement: str, parameters: Mapping[str, Value]) -> dict[str, Value]:
+    """Those of the parameters that the statement names."""
+    names = {name for name in _PARTS.findall(_HEAD.sub("", statement)) if name}
+    return {name: value for name, value in parameters.items() if name in names}
+
+
 def _literal(value: Value) -> str:
     if value is None:
         return "NULL"

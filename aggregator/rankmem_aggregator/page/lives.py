@@ -35,6 +35,8 @@ class Lives:
     """On the common clock, both included."""
     at_ns: int
     """On the common clock: the instant of their ages."""
+    event_ns: int
+    """On the common clock: that of the event; for a range the device's last one."""
     held_bytes: int | None
     """Requested bytes after the event, by the log itself."""
 
@@ -84,6 +86,7 @@ def lives_of(
         from_ns=-NUMBER_MAX if from_ns is None else from_ns + origin_ns,
         until_ns=NUMBER_MAX if until_ns is None else until_ns + origin_ns,
         at_ns=last_ns if alive or until_ns is None else until_ns + origin_ns,
+        event_ns=last_ns,
         held_bytes=last[0]["requested_bytes"] if last and alive else None,
     )
 

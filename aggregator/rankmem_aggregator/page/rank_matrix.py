@@ -166,10 +166,10 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
     host = {"host_from_ns": bins.from_ns - high, "host_until_ns": bins.until_ns - low}
     asked: dict[str, Any] = {"device_type": device_type, "figure": figure, **bins.parameters()}
     asked["has_offsets"] = (low, high) != (0, 0)
-    size_s = (bins.until_ns - bins.from_ns) // NS_PER_S // SIZE_PARTS
-    (size,) = reading.ask("heat_size", device_type=device_type, width_s=size_s, **host).to_pylist()
     history_s = places.history_s(bins.until_ns)
-    exact = size["events"] <= EVENTS_MAX
+    is_long = _has_more_events(reading, device_type, history_s, host)
+    size = {} if is_long else _size(reading, bins, device_type, host)
+    exact = not is_long and size["events"] <= EVENTS_MAX
     if exact:
         # Also the events before the range, of the buckets that its begin cuts.
         first_ns = min(host["host_from_ns"], size["first_ns"] or host["host_from_ns"])
@@ -184,6 +184,25 @@ def held(reading: Reading, places: Places, bins: Bins, device_type: str, figure:
     return RankMatrix(ranks=ranks, cells=cells, exact=exact, source=source)
 
 
+def _size(reading: Reading, bins: Bins, device_type: str, host: dict[str, int]) -> dict[str, Any]:
+    """How many events would be read of a range, and when the first of them was."""
+    size_s = (bins.until_ns - bins.from_ns) // NS_PER_S // SIZE_PARTS
+    (size,) = reading.ask("heat_size", device_type=device_type, width_s=size_s, **host).to_pylist()
+    return dict(size)
+
+
+def _has_more_events(reading: Reading, device_type: str, width_s: int, host: dict[str, int]) -> bool:
+    """Whether whole cells within a range have more than :data:`EVENTS_MAX` events; False while more come."""
+    if not reading.session.ended:
+        return False
+    cells = reading.share("heat_spread", device_type=device_type, width_s=width_s)
+    is_within = pc.and_(
+        pc.greater_equal(cells["first_ns"], host["host_from_ns"]),
+        pc.less_equal(cells["last_ns"], host["host_until_ns"]),
+    )
+    return (pc.sum(cells["events"].filter(is_within)).as_py() or 0) > EVENTS_MAX
+
+
 def width_of(bins: Bins, num_tracks: int) -> int:
     """The width of the cells to read, in seconds: an interval's, or wider where those would be too many."""
     span_s = (bins.until_ns - bins.from_ns) // NS_PER_S
@@ -196,7 +215,7 @@ def width_of(bins: Bins, num_tracks: int) -> int:
 
 def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> RankMatrix:
     """What ranks could still get by what was known at the end of each interval; the lowest of a rank's."""
-    _, high = places.offsets()
+    low, high = places.offsets()
     width_s = width_of(bins, len(places.rows))
     rows = reading.show(
         "heat_headroom",
@@ -204,7 +223,9 @@ def headroom(reading: Reading, places: Places, bins: Bins, device_type: str) -> 
         **bins.parameters(),
         width_s=width_s,
         history_s=places.history_s(bins.until_ns),
+        has_offsets=(low, high) != (0, 0),
         host_from_ns=bins.from_ns - high,
+        host_until_ns=bins.until_ns - low,
     )
     bytes_ = pc.negate(rows["headroom_bytes"])
     rows = rows.append_column("peak_bin", rows["bin"]).append_column("last_bytes", bytes_)

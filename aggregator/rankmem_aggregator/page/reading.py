@@ -8,19 +8,19 @@ tables whose metadata carries the facts of an answer. Times of answers are ns si
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rankmem_aggregator.page.as_sql import as_sql
+from rankmem_aggregator.page.as_sql import as_sql, named_in
 from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.query.asking import answered
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId, Value
-from rankmem_aggregator.sql import page_text
+from rankmem_aggregator.sql import optional_of, page_text
 from rankmem_protos.errors import Code, RankmemError
 
 FACTS_KEY: Final = b"rankmem"
@@ -75,18 +75,25 @@ class Reading:
 
     def ask(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""
-        given = {"session": self.session.session_id, **parameters}
-        return answered(self.queries, page_text(name), given)
+        text, given = self._statement(name, parameters)
+        return answered(self.queries, text, given)
 
     def share(self, name: str, /, **parameters: Value) -> pa.Table:
         """The same rows, asked once a state of the session for all answers that begin with them."""
         return _kept.get((*self._state(), name, repr(parameters)), lambda: self.ask(name, **parameters))
 
+    def kept(self, name: str, find: Callable[[], pa.Table]) -> pa.Table:
+        """A small table of this name that is found once a state of the session."""
+        return _kept.get((*self._state(), "kept", name), find)
+
     def show(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of :meth:`ask`, where the panel shows them: the statement is the panel's, as SQL."""
-        given = {"session": self.session.session_id, **parameters}
-        self._shown.append(as_sql(page_text(name), given))
-        return answered(self.queries, page_text(name), given)
+        text, given = self._statement(name, parameters)
+        self._shown.append(as_sql(text, given))
+        return answered(self.queries, text, given)
+
+    def _statement(self, name: str, parameters: Mapping[str, Value]) -> tuple[str, dict[str, Value]]:
+        return statement(name, {"session": self.session.session_id, **parameters})
 
     def shown_as(self, statement: str) -> None:
         """Gives the panel's SQL where its rows come from one of the ``Queries``' own questions."""
@@ -161,6 +168,13 @@ class Reading:
 
     def _state(self) -> tuple[str, str, str]:
         return self.queries.target, self.session.session_id, self.session.watermark
+
+
+def statement(name: str, given: dict[str, Value]) -> tuple[str, dict[str, Value]]:
+    """The text of ``sql/page/{name}.sql`` for these parameters, and those that it names."""
+    absent = frozenset(each for each in optional_of(name) if given[each] is None)
+    text = page_text(name, absent)
+    return text, named_in(text, given) if optional_of(name) else given
 
 
 def of_database(rows: pa.Table, *, source: str, sql: str, **facts: Any) -> pa.Table:

@@ -17,7 +17,7 @@ from typing import Final
 
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.remote import RemoteQueries
-from rankmem_aggregator.sql import page_names, page_text, query_names, query_text
+from rankmem_aggregator.sql import page_texts, query_names, query_text
 
 CHANCES: Final = 5
 """Of a statement, for as long as the page runs."""
@@ -58,4 +58,4 @@ class SecondChances:
 @cache
 def _own() -> frozenset[str]:
     named = (query_text(name) for name in query_names())
-    return frozenset((*named, *(page_text(name) for name in page_names())))
+    return page_texts().union(named)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import combinations
 from typing import TYPE_CHECKING, Final, Literal
 
 from rankmem_protos.errors import Code, RankmemError
@@ -31,6 +32,8 @@ macros of the first kind answer. none: one process answers it."""
 _WORD: Final = re.compile(r"\w+")
 _NO_NAMES: Final = re.compile(r"--[^\n]*|'(?:[^']|'')*'")
 """Comments and texts."""
+_ONLY_WITH: Final = re.compile(r"^.*-- only with \$(\w+)\n", re.MULTILINE)
+"""A condition of a statement of ``page``, on one line."""
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 """Begins a statement of ``questions.sql``."""
 
@@ -103,9 +106,36 @@ def export_text(name: str) -> str:
     return _read("exports", name)
 
 
-def page_text(name: str) -> str:
-    """The text of ``page/{name}.sql``: one question of the web page, with named parameters."""
-    return _read("page", name)
+@cache
+def page_text(name: str, absent: frozenset[str] = frozenset()) -> str:
+    """The text of ``page/{name}.sql``: one question of the web page, with named parameters.
+
+    Args:
+        absent: parameters that are NULL. Conditions that end in ``-- only with $name`` of one of them hold
+            for every row, and are left out: DuckDB would plan them, and read the columns that they name.
+    """
+
+    def kept(line: re.Match[str]) -> str:
+        return "" if line.group(1) in absent else line.group(0)
+
+    return _ONLY_WITH.sub(kept, _read("page", name))
+
+
+@cache
+def page_texts() -> frozenset[str]:
+    """The texts of all questions of the web page, whichever parameters are absent."""
+    found = set[str]()
+    for name in page_names():
+        optional = optional_of(name)
+        for count in range(len(optional) + 1):
+            found.update(page_text(name, frozenset(absent)) for absent in combinations(optional, count))
+    return frozenset(found)
+
+
+@cache
+def optional_of(name: str) -> frozenset[str]:
+    """The parameters of ``page/{name}.sql`` without which it has a shorter text."""
+    return frozenset(_ONLY_WITH.findall(_read("page", name)))
 
 
 def page_names() -> tuple[str, ...]:

@@ -14,12 +14,11 @@ import pyarrow as pa
 from rankmem_aggregator.page.as_sql import as_sql
 from rankmem_aggregator.page.job_shares import PEAK_S
 from rankmem_aggregator.page.parameters import DEVICE, choice, parameter
-from rankmem_aggregator.page.reading import Reading
+from rankmem_aggregator.page.reading import Reading, statement
 from rankmem_aggregator.page.routes import SessionRoute
 from rankmem_aggregator.page.side_points import check_ranks, points_of, session_of
 from rankmem_aggregator.page.sides import Side, side
 from rankmem_aggregator.query.types import BlockBy, Value
-from rankmem_aggregator.sql import page_text
 from rankmem_protos.bounds import NUMBER_MAX
 
 DIFF_S: Final = PEAK_S
@@ -112,15 +111,17 @@ class _Asked:
         else:
             name = "side_held"
             given["points"] = json.dumps(points_of(reading, of, asked.device_type))
-        found = reading.queries.sql(page_text(name), given)
+            given["lines"] = True if asked.by == "line" else None
+        text, given = statement(name, given)
+        found = reading.queries.sql(text, given)
         self.rows: list[dict[str, Any]] = [
             {**row, "group_name": "none" if row["group_name"] is None else row["group_name"]}
             for row in found.to_pylist()
         ]
         if not self.rows:
             check_ranks(reading, of)
-        text = as_sql(page_text(name), given)
-        self.statement = f"SELECT * REPLACE (coalesce(group_name, 'none') AS group_name) FROM (\n{text}\n)"
+        shown = as_sql(text, given)
+        self.statement = f"SELECT * REPLACE (coalesce(group_name, 'none') AS group_name) FROM (\n{shown}\n)"
         self.facts = {
             "session": str(state.session_id),
             "bytes": sum(row["bytes"] for row in self.rows),

@@ -187,6 +187,7 @@ def _at_job_peak(reading: Reading, asked: FlameAsked, device_type: str) -> Seque
             from_ns=-NUMBER_MAX,
             until_ns=NUMBER_MAX,
             at_ns=row["job_peak_ns"],
+            event_ns=row["job_peak_ns"],
             held_bytes=row["requested_bytes"],
         )
         for row in shares

@@ -183,7 +183,8 @@ def _largest(names: list[str], held: Integers) -> tuple[list[str], Integers]:
     """The groups that reached the most, the highest first, and what the others held together."""
     if not len(names):
         return names, held
-    order = np.argsort(-held.max(axis=1, initial=0), kind="stable")
+    # Of equal ones the first by name: blocks come in no order.
+    order = np.lexsort((np.array(names), -held.max(axis=1, initial=0)))
     order = order[held.max(axis=1, initial=0)[order] > 0]
     kept, rest = order[:GROUPS_MAX], order[GROUPS_MAX:]
     if len(rest) == 1:

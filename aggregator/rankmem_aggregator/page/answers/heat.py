@@ -106,7 +106,7 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
     pooled = pooled_rows(values[order], known[order], begins, asked.mode)
     cells, low, high = quantised(*pooled, asked.mode)
     first_bin = _first_bin(asked, bins, low, high)
-    steps, steps_of = _steps(reading, asked, bins)
+    steps, steps_of = _steps(reading, places, asked, bins)
     ranks = matrix.ranks[order]
     gaps, gaps_cut = _gaps(reading, places, bins, ranks, begins)
     found = pa.table(
@@ -300,13 +300,25 @@ def _gaps(
     return found, len(gaps) > GAPS_MAX
 
 
-def _steps(reading: Reading, asked: HeatAsked, bins: Bins) -> tuple[list[list[int]], int | None]:
+def _steps(
+    reading: Reading, places: Places, asked: HeatAsked, bins: Bins
+) -> tuple[list[list[int]], int | None]:
     """Steps of a rank as [step, time since the session's start], and the rank."""
+    rank = asked.steps_of
+    if rank is None:
+        rank = reading.share("heat_steps_rank")["rank"][0].as_py()
+    if rank is None:
+        return [], None
     rows = reading.ask(
-        "heat_steps", rank=asked.steps_of, from_ns=bins.from_ns, until_ns=bins.until_ns, at_most=STEPS_MAX
+        "heat_steps",
+        rank=rank,
+        lives=places.lives_text({rank}),
+        from_ns=bins.from_ns,
+        until_ns=bins.until_ns,
+        at_most=STEPS_MAX,
     )
     found = reading.relative(rows, "ended_ns").to_pylist()
-    return [[row["step"], row["ended_ns"]] for row in found], found[0]["rank"] if found else None
+    return [[row["step"], row["ended_ns"]] for row in found], rank if found else None
 
 
 def _row_of(ranks: Integers, begins: Integers) -> dict[int, int]:

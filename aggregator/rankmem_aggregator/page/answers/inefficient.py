@@ -76,7 +76,6 @@ def inefficient(reading: Reading, asked: InefficientAsked) -> pa.Table:
     """
     track = reading.track(asked.rank, asked.attempt, asked.device)
     lives = lives_of(reading, track, "touching", None, asked.from_ns, asked.until_ns)
-    end_ns = lives_of(reading, track, "touching", None, None, None).at_ns
     device: dict[str, Value] = {"attempt": track.attempt, "rank": track.rank, "device": track.device}
     known = reading.ask("use_recorded", **device).to_pylist()[0]
     recorded = any(known[need] for need in NEEDS[asked.kind])
@@ -87,7 +86,7 @@ def inefficient(reading: Reading, asked: InefficientAsked) -> pa.Table:
         kind=asked.kind,
         from_ns=lives.from_ns,
         until_ns=lives.until_ns,
-        end_ns=end_ns,
+        end_ns=lives.event_ns,
         least_ns=asked.least_ns,
         least_steps=asked.least_steps,
         has_steps=known["steps"],

@@ -77,10 +77,11 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
         )
     tracks, grows_most = _tracks(reading, asked)
     first = reading.track(tracks[0]["rank"], tracks[0]["attempt"], tracks[0]["device"])
-    known = reading.ask(
-        "step_cells", device_type=first.device.split(":")[0], attempt=first.attempt, num_bins=BINS_MAX
+    device_type = first.device.split(":")[0]
+    known = reading.kept(
+        f"steps {first.attempt} {device_type}", lambda: _steps(reading, first.attempt, device_type)
     )
-    numbers = np.unique(known["first_step"].to_numpy())
+    numbers = known["first_step"].to_numpy()
     has_steps = len(numbers) > 0
     since = asked.since if asked.since is not None else warm_up_end(numbers)
     rows = reading.show(
@@ -104,8 +105,16 @@ def step_kept(reading: Reading, asked: StepKeptAsked) -> pa.Table:
         grows_most=grows_most,
         keep=asked.keep,
         since=since,
-        last_step=int(known["last_step"].to_numpy().max()) if has_steps else None,
+        last_step=int(known["last_step"][0].as_py()) if has_steps else None,
     )
+
+
+def _steps(reading: Reading, attempt: int, device_type: str) -> pa.Table:
+    """The first step of each part of an attempt, at most BINS_MAX, and in each row its last step of all."""
+    cells = reading.ask("step_cells", device_type=device_type, attempt=attempt, num_bins=BINS_MAX)
+    numbers = np.unique(cells["first_step"].to_numpy())
+    last = int(cells["last_step"].to_numpy().max()) if len(numbers) else 0
+    return pa.table({"first_step": numbers, "last_step": np.full(len(numbers), last)})
 
 
 def _tracks(reading: Reading, asked: StepKeptAsked) -> tuple[Sequence[dict[str, Any]], bool]:

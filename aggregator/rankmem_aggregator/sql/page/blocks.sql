@@ -52,9 +52,16 @@ life AS (
     LEFT JOIN line AS s ON $by_line AND s.stack_id = b.stack_id
     LEFT JOIN line AS f ON $by_line AND f.stack_id = b.forward_stack_id
 ),
+-- Of the blocks that fit only what sorts and filters them, and what is not in their own rows: most of them are on no page.
 page AS MATERIALIZED (
     SELECT
-        b.* EXCLUDE (line, forward_line),
+        b.allocation_id,
+        b.category,
+        b.allocated_ns,
+        b.freed_ns,
+        b.free_requested_ns,
+        b.age_ns,
+        b.duration_ns,
         CASE $sort
             WHEN 'size' THEN b.size_bytes
             WHEN 'step' THEN b.step
@@ -99,11 +106,11 @@ page AS MATERIALIZED (
         AND ($made_until_ns::BIGINT IS NULL OR (b.allocated_ns <= $made_until_ns AND NOT b.preexisting))
         AND ($freed_from_ns::BIGINT IS NULL OR b.freed_ns >= $freed_from_ns)
         AND ($freed_until_ns::BIGINT IS NULL OR b.freed_ns <= $freed_until_ns)
-        AND has_word($word_1::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-        AND has_word($word_2::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-        AND has_word($word_3::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-        AND has_word($word_4::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-        AND is_picked($pick::VARCHAR, b)
+        AND has_word($word_1::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+        AND has_word($word_2::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+        AND has_word($word_3::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+        AND has_word($word_4::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+        AND is_picked($pick::VARCHAR, b)  -- only with $pick
         AND (
             $after_id::BIGINT IS NULL
             OR CASE
@@ -127,36 +134,42 @@ page AS MATERIALIZED (
     LIMIT $at_most
 )
 SELECT
-    p.size_bytes,
+    r.size_bytes,
     p.category,
-    coalesce(p.operator, CASE WHEN p.preexisting THEN 'before the recording' END) AS operator,
-    p.module,
+    coalesce(r.operator, CASE WHEN r.preexisting THEN 'before the recording' END) AS operator,
+    r.module,
     s.line,
     f.line AS forward_line,
-    p.phase,
-    p.step,
-    p.stream::VARCHAR AS stream,
-    p.pool,
-    p.component,
-    p.annotation,
-    '0x' || lower(hex(p.address)) AS address,
-    CASE WHEN NOT p.preexisting THEN p.allocated_ns END AS allocated_ns,
+    r.phase,
+    r.step,
+    r.stream::VARCHAR AS stream,
+    r.pool,
+    r.component,
+    r.annotation,
+    '0x' || lower(hex(r.address)) AS address,
+    CASE WHEN NOT r.preexisting THEN p.allocated_ns END AS allocated_ns,
     p.freed_ns,
     p.free_requested_ns,
     p.age_ns,
-    CASE WHEN NOT p.preexisting THEN p.duration_ns END AS life_ns,
+    CASE WHEN NOT r.preexisting THEN p.duration_ns END AS life_ns,
     p.allocation_id,
-    p.stack_id::VARCHAR AS stack_id,
-    p.forward_stack_id::VARCHAR AS forward_stack_id,
-    p.preexisting,
-    p.recomputed,
-    p.attribution,
-    p.like_id,
+    r.stack_id::VARCHAR AS stack_id,
+    r.forward_stack_id::VARCHAR AS forward_stack_id,
+    r.preexisting,
+    r.recomputed,
+    r.attribution,
+    r.like_id,
     p.number_key,
     p.text_key
 FROM page AS p
-LEFT JOIN line AS s ON s.stack_id = p.stack_id
-LEFT JOIN line AS f ON f.stack_id = p.forward_stack_id
+INNER JOIN allocation_record AS r
+    ON r.session_id = $session
+    AND r.attempt = $attempt
+    AND r.rank = $rank
+    AND r.device = $device
+    AND r.allocation_id = p.allocation_id
+LEFT JOIN line AS s ON s.stack_id = r.stack_id
+LEFT JOIN line AS f ON f.stack_id = r.forward_stack_id
 CROSS JOIN unstreamed
 ORDER BY
     CASE WHEN $descending THEN -number_key ELSE number_key END NULLS LAST,

@@ -59,9 +59,9 @@ WHERE
     AND ($made_until_ns::BIGINT IS NULL OR (b.allocated_ns <= $made_until_ns AND NOT b.preexisting))
     AND ($freed_from_ns::BIGINT IS NULL OR b.freed_ns >= $freed_from_ns)
     AND ($freed_until_ns::BIGINT IS NULL OR b.freed_ns <= $freed_until_ns)
-    AND has_word($word_1::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-    AND has_word($word_2::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-    AND has_word($word_3::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-    AND has_word($word_4::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)
-    AND is_picked($pick::VARCHAR, b)
+    AND has_word($word_1::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+    AND has_word($word_2::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+    AND has_word($word_3::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+    AND has_word($word_4::VARCHAR, b.operator, b.module, b.category, b.line, b.forward_line)  -- only with $word_1
+    AND is_picked($pick::VARCHAR, b)  -- only with $pick
 ORDER BY num_blocks;

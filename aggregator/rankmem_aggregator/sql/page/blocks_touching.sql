@@ -39,5 +39,5 @@ LEFT JOIN stack AS k ON k.stack_id = coalesce(b.forward_stack_id, b.stack_id)
 CROSS JOIN unstreamed
 WHERE b.allocation_id <= $seq_last
     AND (b.freed_seq IS NULL OR b.freed_seq > $seq_first)
-    AND is_picked($pick::VARCHAR, b)
+    AND is_picked($pick::VARCHAR, b)  -- only with $pick
 ORDER BY b.allocation_id;

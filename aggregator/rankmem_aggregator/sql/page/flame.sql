@@ -80,7 +80,7 @@ held AS MATERIALIZED (
             WHEN 'kept' THEN NOT b.preexisting AND b.allocated_ns BETWEEN $from_ns AND $until_ns
                 AND (b.freed_ns IS NULL OR b.freed_ns > $until_ns)
         END
-        AND is_picked($pick::VARCHAR, b)
+        AND is_picked($pick::VARCHAR, b)  -- only with $pick
     GROUP BY ALL
 ),
 frame AS MATERIALIZED (

@@ -41,7 +41,7 @@ block AS (
     LEFT JOIN ending AS e USING (allocation_id)
     WHERE (r.freed_seq IS NULL OR r.freed_seq > $first_seq)
         AND (e.freed_seq IS NULL OR e.freed_seq > $first_seq)
-        AND is_picked($pick::VARCHAR, r)
+        AND is_picked($pick::VARCHAR, r)  -- only with $pick
 ),
 -- What a block came to mean while it lived, where categories are grouped or picked.
 turn AS MATERIALIZED (
@@ -64,14 +64,14 @@ turn AS MATERIALIZED (
 )
 SELECT group_name, begin_seq, end_seq, size_bytes
 FROM block
-WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category)
+WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category)  -- only with $categories
 UNION ALL
 SELECT if($by = 'category', category, group_name), begin_seq, end_seq, size_bytes
 FROM turn
-WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category)
+WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category)  -- only with $categories
 UNION ALL
 SELECT if($by = 'category', category_before, group_name), begin_seq, end_seq, -size_bytes
 FROM turn
 CROSS JOIN unstreamed
-WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category_before);
+WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category_before)  -- only with $categories
 -- In no order: of a million rows that would cost as much as reading them, and they are only added up.

@@ -7,7 +7,8 @@
 --   unit_ns (ns): times are divided by it before the intervals are counted; 1 unless the range is very long
 --   width_s (s): the widest part of the log that is taken as a whole; below 4 a row of memory_bucket
 --   history_s (s): the same for what was before the range
---   host_from_ns (ns): its begin, as the earliest of the hosts' clocks has it
+--   has_offsets: false where the clocks of all hosts are the common one: then it is not looked up
+--   host_from_ns, host_until_ns (ns): the range, as the earliest and the latest of the hosts' clocks has it
 -- Columns:
 --   rank, attempt, device: a device of a rank
 --   bin: an interval in which an event or a sample lies, from 0; -1 before the range
@@ -22,11 +23,13 @@ WITH life AS MATERIALIZED (
 part AS (
     SELECT *
     FROM memory_cell($session, $width_s)
-    WHERE cell_ns >= $host_from_ns - $history_s::BIGINT * 2000000000
+    WHERE cell_ns BETWEEN $host_from_ns - $history_s::BIGINT * 2000000000 AND $host_until_ns
     UNION ALL
-    SELECT *
-    FROM memory_cell($session, $history_s)
-    WHERE last_ns < $host_from_ns
+    SELECT c.*
+    FROM memory_cell($session, $history_s) AS c
+    CROSS JOIN unstreamed
+    -- What begins after the range is left out below; with the first condition alone every row of memory_bucket is read.
+    WHERE last_ns < $host_from_ns OR first_ns > $host_until_ns
 ),
 allocator AS (
     SELECT
@@ -40,7 +43,7 @@ allocator AS (
     FROM part AS p
     -- Nothing is known of a device without samples.
     SEMI JOIN (FROM process_sample WHERE session_id = $session) AS s USING (attempt, rank, device)
-    LEFT JOIN life AS l USING (attempt, rank)
+    LEFT JOIN life AS l ON $has_offsets AND l.attempt = p.attempt AND l.rank = p.rank
     WHERE split_part(p.device, ':', 1) = $device_type AND p.last_ns + coalesce(l.offset_ns, 0) <= $until_ns
     GROUP BY p.rank, p.attempt, p.device, bin
 ),
@@ -54,7 +57,7 @@ process AS (
         arg_max(p.device_total_bytes, p.seq) AS total_bytes,
         arg_max(p.device_free_bytes, p.seq) AS free_bytes
     FROM process_sample AS p
-    LEFT JOIN life AS l USING (attempt, rank)
+    LEFT JOIN life AS l ON $has_offsets AND l.attempt = p.attempt AND l.rank = p.rank
     WHERE p.session_id = $session
         AND split_part(p.device, ':', 1) = $device_type
         AND p.time_ns + coalesce(l.offset_ns, 0) <= $until_ns

@@ -84,7 +84,7 @@ life AS (
         AND ($kind = 'outlives' OR b.allocated_ns <= $until_ns)
         -- These are made to stay.
         AND ($kind <> 'outlives' OR b.category NOT IN ('parameter', 'optimizer_state', 'kv_cache'))
-        AND is_picked($pick::VARCHAR, b)
+        AND is_picked($pick::VARCHAR, b)  -- only with $pick
 ),
 held AS (
     SELECT
