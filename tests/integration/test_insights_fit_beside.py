@@ -1,4 +1,4 @@
-"""Fit from one size, where gradients or data beside the model follow the batch: the real peak is within bounds."""
+"""Fit from one size where sparse gradients, or data beside the model, follow the batch: bounds hold."""
 
 from __future__ import annotations
 

@@ -47,9 +47,7 @@ def checkpointed(units: Sequence[str], *, soonest: bool = False) -> Edit:
     return edit
 
 
-def _passes(
-    lives: Lives, forward: Array, backward: Array
-) -> Iterator[tuple[Array, tuple[float, float]]]:
+def _passes(lives: Lives, forward: Array, backward: Array) -> Iterator[tuple[Array, tuple[float, float]]]:
     """The forward passes of a unit, each with the first and the last birth of its backward.
 
     One ends where backward begins: a step that accumulates gradients runs both once for each part.

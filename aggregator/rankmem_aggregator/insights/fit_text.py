@@ -84,8 +84,8 @@ def error(below: float, above: float, num_sizes: int, *, as_cuda: bool) -> str:
         found = f"from one size, an upper bound: the real peak is at most {bound}"
         if round(above, 2) > ONE_SIZE_ABOVE:
             found = (
-                f"from one size: the real peak is up to {bound}, above if gradients of no parameter's size "
-                "and what is made beside the model grow, too; record a second size"
+                f"from one size: the real peak is up to {bound}, above if sparse gradients and what is "
+                "made beside the model grow, too; record a second size"
             )
     else:
         how = "each recorded size was predicted from the others" if num_sizes > 2 else "from two sizes"
