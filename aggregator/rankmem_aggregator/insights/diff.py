@@ -16,19 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from rankmem_aggregator.insights import diff_text as words
+from rankmem_aggregator.insights import renamed_classes as classes
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
 from rankmem_aggregator.insights.compare import Compared, Judged, Side, compared, equal_input, some_steps
 from rankmem_aggregator.insights.moved import Pair, Part, paired
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.renamed_classes import (
-    Code,
-    Made,
-    Renamed,
-    Replaced,
-    classes_of,
-    renamed,
-    replaced,
-)
 from rankmem_aggregator.quantity_text import counted
 from rankmem_protos.devices import by_weight
 
@@ -342,10 +334,7 @@ def _reserved(base: Recorded, head: Recorded, key: Key) -> list[dict[str, Any]]:
 def _parts(
     base: Recorded, head: Recorded, of_base: Steps, of_head: Steps, by: str
 ) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
-    """What the blocks at the peak hold more or less, the largest differences first.
-
-    Also what has moved, and which classes have others in their places.
-    """
+    """What the blocks at the peak hold more or less, the largest first; what was moved or replaced."""
     some = [
         Steps(rows=[each.rows[i] for i in some_steps(len(each.rows), PART_STEPS_MAX)])
         for each in (of_base, of_head)
@@ -376,26 +365,23 @@ def _parts(
 
 def _pairs(
     sides: Sequence[Recorded], held: Sequence[dict[Part, Any]], steps: Sequence[Steps]
-) -> tuple[list[Pair], Renamed, list[Replaced]]:
-    """The parts of base and head in pairs; and of the classes the renamed and the replaced ones.
-
-    Classes are asked for where something is on one side alone.
-    """
+) -> tuple[list[Pair], classes.Renamed, list[classes.Replaced]]:
+    """The parts in pairs; the renamed and replaced classes, asked for where a side alone has something."""
     own, other = held
     if own.keys() <= other.keys() or other.keys() <= own.keys():
-        return paired(own, other), Renamed(), []
+        return paired(own, other), classes.Renamed(), []
     base, head = (_code(*each) for each in zip(sides, held, steps, strict=True))
-    names = renamed(base, head)
-    return paired(own, other, names), names, replaced(base, head, names)
+    names = classes.renamed(base, head)
+    return paired(own, other, names), names, classes.replaced(base, head, names)
 
 
-def _code(side: Recorded, held: Iterable[Part], steps: Steps) -> Code:
+def _code(side: Recorded, held: Iterable[Part], steps: Steps) -> classes.Code:
     """What names the code of a side: its modules' classes, and what made its parts and a step's blocks."""
     step = steps.rows[-1]
     place = {name: step[name] for name in ("attempt", "rank")}
     rows = side.ask("code_of_step", session=side.session_id, **place, step=step["step"]).to_pylist()
-    made = {Made(**row) for row in rows} | {part.made() for part in held}
-    return Code(classes=classes_of(side.ask, side.session_id, **place), made=made)
+    made = {classes.Made(**row) for row in rows} | {part.made() for part in held}
+    return classes.Code(classes=classes.classes_of(side.ask, side.session_id, **place), made=made)
 
 
 def _held(side: Recorded, steps: Steps) -> dict[Part, Any]:
