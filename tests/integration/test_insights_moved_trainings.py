@@ -59,6 +59,13 @@ OTHER = TRAINING.replace("Mixer", "Gated").replace(
 )
 """Another module in the place of the first."""
 
+REWRITTEN = (
+    TRAINING.replace("Mixer", "Gate")
+    .replace("torch.relu(self.up(x))", "torch.relu(self.up(x).clone()).sigmoid()")
+    .replace("return x + self", "return x - self")
+)
+"""Renamed, with operators that it had not and without some that it had."""
+
 Record = Callable[..., Path]
 
 
@@ -122,6 +129,21 @@ def test_another_class_in_the_same_place_is_not_taken_for_a_renamed_one(record: 
     answer = diff(record(TRAINING), record(OTHER))
     assert not any(each.startswith("class ") for each in answer.figures["moved"])
     assert {"Mixer.forward", "Gated.forward"} <= {function for _, function, _ in parts(answer)}
+
+
+def test_a_class_that_was_renamed_and_rewritten_is_said_to_be_unmatched_with_what_it_holds(
+    record: Record,
+) -> None:
+    answer = diff(record(TRAINING), record(REWRITTEN, "models/gate.py"))
+    assert not any(each.startswith("class ") for each in answer.figures["moved"])
+    (told,) = answer.figures["replaced"]
+    assert told.startswith("Mixer of base, Gate of head in 3 modules: ")
+    assert any(told in note and "are not matched" in note for note in answer.notes)
+    # What both make in one module with one operator is the same, though file and function have other names.
+    assert not {"aten::relu", "aten::linear"} & {
+        row["operator"] for row in answer.rows.to_pylist() if row["base_bytes"] == 0 or row["head_bytes"] == 0
+    }
+    assert diff(record(TRAINING), record(RENAMED)).figures["replaced"] == []
 
 
 def test_sizes_recorded_from_other_places_and_under_other_names_are_predicted_alike(record: Record) -> None:

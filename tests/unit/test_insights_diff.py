@@ -193,6 +193,8 @@ RELU = Part("activation", "a.py", "Net.forward", "aten::relu", "Net")
         ([RELU], [RELU._replace(function="Model.forward")], [(1, 1, "Net.forward")]),
         ([RELU], [RELU._replace(module="Other")], [(1, 0, None), (0, 1, None)]),
         ([RELU], [RELU._replace(file="b.py", function="other")], [(1, 0, None), (0, 1, None)]),
+        # A method of a class that was rewritten and moved is known by its name and its module.
+        ([RELU], [RELU._replace(file="b.py", function="Other.forward")], [(1, 1, "a.py Net.forward")]),
         # The file's own name tells them apart where its folder has moved.
         ([RELU, RELU._replace(file="b.py")], [RELU._replace(file=f"src/{name}") for name in ("b.py", "a.py")],
          [(1, 1, "a.py"), (1, 1, "b.py")]),

@@ -165,3 +165,11 @@ def test_the_interval_holds_the_rate_of_growth_in_rare_steps(every: int) -> None
 def test_growth_from_the_warm_up_on_has_its_own_first_step() -> None:
     series = np.array([5 * MIB] * 3 + [(step + 6) * MIB for step in range(37)])
     assert trend_of(series).first == 3
+
+
+@pytest.mark.parametrize("stride", [1, 3, 5])
+def test_growth_of_every_few_steps_began_in_the_warm_up(stride: int) -> None:
+    series = 1000 * (1 + np.arange(70) // stride)
+    found = trend_of(series)
+    assert (found.growth, found.first) == ("leak", stride)
+    assert trend_of(np.where(np.arange(70) < 20, 0, series)).first == 20

@@ -10,7 +10,7 @@ recorded: with the forward at the latest, before the next block comes at the ear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -39,14 +39,28 @@ def checkpointed(units: Sequence[str], *, soonest: bool = False) -> Edit:
         for unit in units:
             number = step.units.index(unit)
             begin, end = np.searchsorted(sorted_units, [number, number + 1])
-            reached = step.backward_births(number)
-            if begin < end and len(reached):
-                span = float(reached.min()), float(reached.max())
-                more.append(_recomputed(step, lives, order[begin:end], span, kept, died, soonest=soonest))
+            for passed, span in _passes(lives, order[begin:end], np.sort(step.backward_births(number))):
+                more.append(_recomputed(step, lives, passed, span, kept, died, soonest=soonest))
         born, ends, sizes, of = np.concatenate(more, axis=1)
         return lives.changed(died=died).and_more(born, ends, sizes, of.astype(np.int64))
 
     return edit
+
+
+def _passes(lives: Lives, forward: Array, backward: Array) -> Iterator[tuple[Array, tuple[float, float]]]:
+    """The forward passes of a unit, each with the first and the last birth of its backward.
+
+    One ends where backward begins: a step that accumulates gradients runs both once for each part.
+
+    Args:
+        forward: lives that the unit's forward makes in the step.
+        backward: births of its backward, in order.
+    """
+    before = np.searchsorted(backward, lives.born[forward])
+    begins = np.unique(before)
+    for begin, end in zip(begins, [*begins[1:], len(backward)], strict=True):
+        if begin < end:
+            yield forward[before == begin], (float(backward[begin]), float(backward[end - 1]))
 
 
 def _recomputed(

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from rankmem_aggregator.insights import diff_text as words
+from rankmem_aggregator.insights import renamed_classes as classes
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
 from rankmem_aggregator.insights.compare import Compared, Judged, Side, compared, equal_input, some_steps
 from rankmem_aggregator.insights.moved import Pair, Part, paired
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.renamed_classes import Code, Made, classes_of, renamed
 from rankmem_aggregator.quantity_text import counted
 from rankmem_protos.devices import by_weight
 
@@ -133,8 +133,9 @@ def diff_of(base: Recorded, head: Recorded, limits: Mapping[str, Limit] | None =
         own = [each for each in judged if (each.rank, each.device) == worst]
         of_worst = [sides[name][worst] for name in ("base", "head")]
         rows = [_row(each) for each in own]
-        parts, figures["moved"] = _parts(base, head, of_worst[0], of_worst[1], by)
+        parts, changes = _parts(base, head, of_worst[0], of_worst[1], by)
         rows += _reserved(base, head, worst) + parts
+        figures |= changes
     except CannotTell as why:
         return cannot_tell("diff", head.session_id, str(why), SCHEMA, figures=figures)
     verdicts = {each.verdict for each in judged}
@@ -332,8 +333,8 @@ def _reserved(base: Recorded, head: Recorded, key: Key) -> list[dict[str, Any]]:
 
 def _parts(
     base: Recorded, head: Recorded, of_base: Steps, of_head: Steps, by: str
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the blocks at the peak hold more or less, the largest differences first; and what has moved."""
+) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """What the blocks at the peak hold more or less, the largest first; what was moved or replaced."""
     some = [
         Steps(rows=[each.rows[i] for i in some_steps(len(each.rows), PART_STEPS_MAX)])
         for each in (of_base, of_head)
@@ -341,10 +342,10 @@ def _parts(
     held = [_held(side, steps) for side, steps in zip((base, head), some, strict=True)]
     given = [steps.given(by) for steps in some]
     if equal_input(given[0].bytes, given[1].bytes) is None:
-        return [], []
+        return [], {"moved": [], "replaced": []}
     nothing = [np.zeros(len(steps.rows)) for steps in some]
     found = []
-    pairs = _pairs((base, head), held, some)
+    pairs, names, others = _pairs((base, head), held, some)
     for pair in pairs:
         own = sum((held[0][part] for part in pair.base), nothing[0])
         other = sum((held[1][part] for part in pair.head), nothing[1])
@@ -353,25 +354,34 @@ def _parts(
             found.append(pair.name()._asdict() | {"moved_from": pair.moved_from()} | _bytes(figure))
     found.sort(key=lambda row: (-abs(row["difference_bytes"]), str(row)))
     place = {"what": "part", "rank": of_base.rows[0]["rank"], "device": of_base.rows[0]["device"]}
-    return [place | row for row in found[:PARTS_MAX]], words.moved(pairs)
+    told = []
+    for each in others:
+        own = sum((held[0][part] for part in held[0] if each.holds(names.module(part.module))), nothing[0])
+        other = sum((held[1][part] for part in held[1] if each.holds(part.module)), nothing[1])
+        told.append(words.replaced(each, compared(given[0], own, given[1], other)))
+    changes = {"moved": words.moved(pairs), "replaced": told}
+    return [place | row for row in found[:PARTS_MAX]], changes
 
 
-def _pairs(sides: Sequence[Recorded], held: Sequence[dict[Part, Any]], steps: Sequence[Steps]) -> list[Pair]:
-    """The parts of base and head, in pairs; classes are asked for where something is on one side alone."""
+def _pairs(
+    sides: Sequence[Recorded], held: Sequence[dict[Part, Any]], steps: Sequence[Steps]
+) -> tuple[list[Pair], classes.Renamed, list[classes.Replaced]]:
+    """The parts in pairs; the renamed and replaced classes, asked for where a side alone has something."""
     own, other = held
     if own.keys() <= other.keys() or other.keys() <= own.keys():
-        return paired(own, other)
+        return paired(own, other), classes.Renamed(), []
     base, head = (_code(*each) for each in zip(sides, held, steps, strict=True))
-    return paired(own, other, renamed(base, head))
+    names = classes.renamed(base, head)
+    return paired(own, other, names), names, classes.replaced(base, head, names)
 
 
-def _code(side: Recorded, held: Iterable[Part], steps: Steps) -> Code:
+def _code(side: Recorded, held: Iterable[Part], steps: Steps) -> classes.Code:
     """What names the code of a side: its modules' classes, and what made its parts and a step's blocks."""
     step = steps.rows[-1]
     place = {name: step[name] for name in ("attempt", "rank")}
     rows = side.ask("code_of_step", session=side.session_id, **place, step=step["step"]).to_pylist()
-    made = {Made(**row) for row in rows} | {part.made() for part in held}
-    return Code(classes=classes_of(side.ask, side.session_id, **place), made=made)
+    made = {classes.Made(**row) for row in rows} | {part.made() for part in held}
+    return classes.Code(classes=classes.classes_of(side.ask, side.session_id, **place), made=made)
 
 
 def _held(side: Recorded, steps: Steps) -> dict[Part, Any]:

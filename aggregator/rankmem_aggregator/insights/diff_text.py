@@ -9,8 +9,9 @@ from rankmem_aggregator.quantity_text import bytes_text, counted
 
 if TYPE_CHECKING:
     from rankmem_aggregator.insights.answer import Answer
-    from rankmem_aggregator.insights.compare import Judged
+    from rankmem_aggregator.insights.compare import Compared, Judged
     from rankmem_aggregator.insights.moved import Pair
+    from rankmem_aggregator.insights.renamed_classes import Replaced
 
 WORDS: Final = {
     "peak": "peak of a step",
@@ -102,6 +103,15 @@ def moved(pairs: Sequence[Pair]) -> list[str]:
     return list(found)
 
 
+def replaced(classes: Replaced, figure: Compared) -> str:
+    """What the modules of a class, and of the one in its places, hold at the peak."""
+    base, head = round(figure.base), round(figure.head)
+    return (
+        f"{classes.base} of base, {classes.head} of head in {counted(len(classes.modules), 'module')}: "
+        f"{bytes_text(base)} to {bytes_text(head)} at the peak, {change_text(head - base, base)}"
+    )
+
+
 def same_text(moves: Sequence[str]) -> str:
     """What was taken for the same under another name, and by what that was told.
 
@@ -113,7 +123,7 @@ def same_text(moves: Sequence[str]) -> str:
     classes = "; classes by where their modules are and by the operators of their code" if of_classes else ""
     return (
         f"taken for the same, moved or renamed: {', '.join(moves[:MOVES_MAX])}{more}; told by category, "
-        f"operator and module, and by the function or the file{classes}"
+        f"operator and module, and where these are the same by the function or the file{classes}"
     )
 
 
@@ -126,6 +136,9 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
         found.append(f"left out {counted(unknown, 'step')} whose input is not recorded")
     if figures["moved"]:
         found.append(same_text(figures["moved"]))
+    if figures.get("replaced"):
+        which = "; ".join(figures["replaced"][:MOVES_MAX])
+        found.append(f"classes in the same places that do other things, and are not matched: {which}")
     return found
 
 

@@ -285,10 +285,14 @@ def _made_again(step: Step, lives: Lives, made: Array) -> Array:
 def _added_to(step: Step, lives: Lives, stays: Array) -> tuple[list[int], list[int]]:
     """What backward makes and adds to gradients that stay, and those of these of which it is not known.
 
-    Of each gradient it is the shortest life of its size that backward begins.
+    Of each gradient it is the shortest life of its size that the first backward begins.
     """
     of = lives.of
-    backward = (lives.born > step.window.begin) & (step.phase[of] == "backward") & (lives.died < NEVER)
+    in_backward = (lives.born > step.window.begin) & (step.phase[of] == "backward")
+    began = lives.born[in_backward].min(initial=step.window.end)
+    # A step that accumulates gradients runs forward again: what comes then is added to what is there.
+    forward = lives.born[step.first_pass[of] & (lives.born > began)]
+    backward = in_backward & (lives.died < NEVER) & (lives.born < forward.min(initial=step.window.end))
     made = np.flatnonzero(backward & np.isin(step.category[of], ("autograd_detail", "gradient", "temporary")))
     by_size: dict[float, list[int]] = {}
     for place in made[np.argsort((lives.died - lives.born)[made], kind="stable")][::-1].tolist():

@@ -63,6 +63,13 @@ class Fitted:
         model = self.model(size)
         return 1 - (1 - self.below) * model.least_at(size) / max(model.peak_at(size), 1)
 
+    def above_at(self, size: float) -> float:
+        """By what share the real peak may be above that predicted for a size."""
+        if len(self.recorded) > 1:
+            return self.above
+        model = self.model(size)
+        return (1 + self.above) * model.most_at(size) / max(model.peak_at(size), 1) - 1
+
     def refuse(self, wanted: Sequence[Wanted]) -> None:
         """Raises CannotTell where the recorded sizes do not carry what is asked."""
         for one in self.recorded if len(self.recorded) > 1 else ():
@@ -127,7 +134,7 @@ class Sized:
     def shares_at(self, size: float) -> tuple[float, float]:
         """By what shares the real peak may be below and above the one told, of a size not recorded."""
         share = AS_CUDA_SHARE if self.device.as_cuda else 0.0
-        below, above = self.fitted.below_at(size), self.fitted.above
+        below, above = self.fitted.below_at(size), self.fitted.above_at(size)
         return below + share - below * share, above + share + above * share
 
     def row(self, size: float, number: int | None, times: float) -> dict[str, Any]:
@@ -195,11 +202,14 @@ def largest_figures(sized: Sized, largest: Recorded) -> dict[str, Any]:
     one_size = len(sized.fitted.recorded) == 1
     least = round(largest.size / unit) if one_size else 1
 
-    def largest_with(more: float) -> int:
-        found = _largest(lambda count: sized.runs(count * unit, more), most)
+    def largest_with(share: Callable[[float], float]) -> int:
+        found = _largest(lambda count: sized.runs(count * unit, share(count * unit)), most)
         return found if found >= least else 0
 
-    found = {"largest": largest_with(0.0), "largest_surely": largest_with(sized.shares_at(largest.size)[1])}
+    found = {
+        "largest": largest_with(lambda _: 0.0),
+        "largest_surely": largest_with(lambda size: sized.shares_at(size)[1]),
+    }
     if largest.number is not None:
         return {f"{name}_size": value or None for name, value in found.items()}
     return {f"{name}_times": value / STEPS_OF_TIMES or None for name, value in found.items()}

@@ -13,6 +13,8 @@ from rankmem_aggregator.quantity_text import bytes_text, counted
 
 Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
+ONE_SIZE_ABOVE: Final = 0.02
+"""Up to this the real peak may be above one predicted from one size, for it to be called an upper bound."""
 
 
 def refuse_replay(name: str, found: Check) -> None:
@@ -78,8 +80,13 @@ def _largest(figures: Figures, name: str) -> str:
 def error(below: float, above: float, num_sizes: int, *, as_cuda: bool) -> str:
     """How far the figures may be off."""
     if num_sizes == 1:
-        bound = f"at most {above:.0%} above and up to {below:.0%} below"
-        found = f"from one size, an upper bound: the real peak is {bound}"
+        bound = f"{above:.0%} above and up to {below:.0%} below"
+        found = f"from one size, an upper bound: the real peak is at most {bound}"
+        if round(above, 2) > ONE_SIZE_ABOVE:
+            found = (
+                f"from one size: the real peak is up to {bound}, above if sparse gradients and what is "
+                "made beside the model grow, too; record a second size"
+            )
     else:
         how = "each recorded size was predicted from the others" if num_sizes > 2 else "from two sizes"
         found = f"within {above:.1%}, {how}; if all but the size stays as it is"

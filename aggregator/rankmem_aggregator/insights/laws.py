@@ -18,7 +18,13 @@ import numpy as np
 from rankmem_aggregator.insights.align import aligned
 from rankmem_aggregator.insights.lives import Array
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.windows import Window, are_parameters, as_large_as_parameters, is_of_model
+from rankmem_aggregator.insights.windows import (
+    Window,
+    are_parameters,
+    as_large_as_parameters,
+    is_of_model,
+    may_follow_input,
+)
 
 MATCHED_LEAST: Final = 0.98
 """Of the blocks of either step have one of the other; with fewer the programs differ."""
@@ -86,6 +92,13 @@ class Model:
     def least_at(self, size: float) -> int:
         """The peak if no block as large as a parameter grows: that may be one, or a part of its gradient."""
         sizes = np.where(as_large_as_parameters(self.window), self.window.bytes, self.sizes_at(size))
+        return self.window.peak(sizes)[0]
+
+    def most_at(self, size: float) -> int:
+        """The peak at a size, of one size: if what may follow the input though it is not seen to does so."""
+        own = self.window.bytes
+        grown = (own * (size / self.size)).round().astype(np.int64)
+        sizes = np.where(may_follow_input(self.window), grown, self.sizes_at(size))
         return self.window.peak(sizes)[0]
 
     @property

@@ -1,11 +1,11 @@
 """Which code of a side is which of the other, where files, functions or classes were renamed.
 
 Stage: query; pure functions. In: on each side the names of what holds bytes, and which classes of modules
-were renamed (:mod:`renamed_classes`). Out: :class:`Pair`, in each the names that are one thing; every name is
-in one pair. Names that are on both sides are the same, those of renamed classes by their names in head. Of
-the others those are paired that differ in the file alone, first where the files' own names agree, then those
-that differ in the function alone. Several that could be each other are in one pair: their sum is right
-whichever it is.
+were renamed (:mod:`renamed_classes`). Out: :class:`Pair`, in each the names that are one thing; every name
+is in one pair. Names that are on both sides are the same, those of renamed classes by their names in head.
+Of the others those are paired that differ in the file alone, first where the files' own names agree, then
+those that differ in the function alone, then methods of one name in one module of which both differ.
+Several that could be each other are in one pair: their sum is right whichever it is.
 """
 
 from __future__ import annotations
@@ -130,10 +130,16 @@ def _file_name(file: str | None) -> str | None:
     return None if file is None else PurePosixPath(file).name
 
 
+def _own_name(part: Part) -> str | None:
+    """Of a method its name without that of its class."""
+    return None if part.function is None else part.function.rpartition(".")[2]
+
+
 _WAYS: tuple[tuple[Callable[[Part], Hashable], int | None], ...] = (
     (lambda part: part._replace(file=_file_name(part.file)), 1),
     (lambda part: part._replace(file=None), None),
     (lambda part: part._replace(function=None), 1),
+    (lambda part: part._replace(file=None, function=_own_name(part)) if part.module else part, 1),
 )
 """What names must have in common, and how many of a side at most; the surest first."""
 

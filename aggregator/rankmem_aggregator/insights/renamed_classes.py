@@ -108,6 +108,37 @@ def renamed(base: Code, head: Code) -> Renamed:
         found = Renamed(classes={**found.classes, **sure}, of_base=base.classes)
 
 
+class Replaced(NamedTuple):
+    """A class of base, and the one of head that is in its places and does other things."""
+
+    base: str
+    head: str
+    modules: frozenset[str]
+    """The paths in head that are both's."""
+
+    def holds(self, module: str | None) -> bool:
+        """Whether a module of head is one of these, or within one."""
+        parts = [] if module is None else module.split(".")
+        return any(".".join(parts[: count + 1]) in self.modules for count in range(len(parts)))
+
+
+def replaced(base: Code, head: Code, known: Renamed) -> list[Replaced]:
+    """The classes that one side alone has, in the same places, and that are not the same.
+
+    Args:
+        known: the classes that are.
+    """
+    gone = _alone(base, head) - known.classes.keys()
+    new = _alone(head, base) - set(known.classes.values())
+    places: dict[tuple[str, str], set[str]] = {}
+    for path, name in base.classes.items():
+        own = known.module(path) or ""
+        other = head.classes.get(own)
+        if name in gone and other in new:
+            places.setdefault((name, other), set()).add(own)
+    return [Replaced(*names, frozenset(modules)) for names, modules in places.items()]
+
+
 def _alone(side: Code, other: Code) -> set[str]:
     """The classes of a side's modules that the other has neither among its modules nor in its functions."""
     known = set(other.classes.values())

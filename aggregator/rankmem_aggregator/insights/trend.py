@@ -107,7 +107,9 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
         low=min(low, mean),
         high=max(high, mean),
         grown_bytes=int(seen[-1] - seen[0]),
-        first=start + int(records[0]) * size if records[0] > 1 else _begin(series, start + 1),
+        first=start + int(records[0]) * size
+        if records[0] > (stride := _stride(records, size))
+        else _begin(series, start + int(records[0]) if stride > 1 else start + 1, stride),
         last=start + min(int(records[-1]) * size, len(seen) - 1),
         interval=interval,
         may_go_on=_may_go_on(points, records),
@@ -152,10 +154,16 @@ def grows_only_in(series: NDArray[np.int64], places: Collection[int]) -> bool:
     return False
 
 
-def _begin(series: NDArray[np.int64], place: int) -> int:
-    """Where the growth began that goes on at a place: in the warm-up, too."""
-    while place > 1 and series[place - 2] < series[place - 1]:
-        place -= 1
+def _stride(records: NDArray[np.intp], size: int) -> int:
+    """In how many steps it grows once, where that is always the same; else 1."""
+    distances = set(np.diff(records).tolist())
+    return distances.pop() if size == 1 and len(distances) == 1 else 1
+
+
+def _begin(series: NDArray[np.int64], place: int, stride: int) -> int:
+    """Where the growth began that goes on at a place, each so many steps: in the warm-up, too."""
+    while place > stride and series[place - stride - 1] < series[place - stride]:
+        place -= stride
     return place
 
 

@@ -7,6 +7,8 @@ optimizer makes its state.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +30,8 @@ LASTING: Final = frozenset({"parameter", "optimizer_state", "gradient"})
 """Categories whose sizes follow from the model alone."""
 COMPUTING: Final = ("forward", "backward")
 """Phases in which blocks follow from the input."""
+OF_STEP: Final = (*COMPUTING, "optimizer")
+"""Phases in which a step makes its own blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +300,32 @@ def as_large_as_parameters(window: Window) -> Array:
     whole = np.unique(window.bytes[are_parameters(window)])
     found: Array = np.isin(window.bytes, np.concatenate([whole, whole // 2]))
     return found
+
+
+def may_follow_input(window: Window) -> Array:
+    """Which of the blocks of :func:`is_of_model` may grow with the input all the same.
+
+    More gradients of a size than parameters have, as sparse ones, and what is made beside the model and is no
+    copy of it: data that is kept there, or what a policy collects. Nobody can see whether that follows the
+    batch.
+    """
+    sizes = window.bytes.tolist()
+    parameters = Counter(itertools.compress(sizes, are_parameters(window)))
+    places = range(len(window))
+    made = [
+        (place < window.num_older, what == "gradient" and when == "backward", size)
+        for place, what, when, size in zip(places, window.category, window.phase, sizes, strict=True)
+    ]
+    counts = Counter(made)
+    return np.array(
+        [
+            counts[each] > parameters[each[2]]
+            if each[1]
+            else what == "unknown" and when not in OF_STEP and each[2] not in parameters
+            for each, what, when in zip(made, window.category, window.phase, strict=True)
+        ],
+        bool,
+    )
 
 
 def any_null(column: pa.ChunkedArray) -> bool:
