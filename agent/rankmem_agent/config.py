@@ -27,7 +27,7 @@ SPOOL_BYTES_DEFAULT: Final = 512 * 2**20  # RANKMEM_SPOOL_BYTES: 8 M records whi
 SPOOL_BYTES_MIN: Final = 16 * 2**20  # three segments: one being written, one ready, one being shipped
 DRAIN_S_DEFAULT: Final = 10.0  # RANKMEM_DRAIN_S: a job that has ended should end
 DRAIN_S_MAX: Final = 3600.0  # a job that ends later than that was forgotten, not drained
-DEVICES: Final = ("cpu", "cuda")
+DEVICES: Final = ("cpu", "cuda", "xpu", "npu")
 DETAILS: Final = ("full", "operators", "events", "auto")
 _STACKS: Final = ("full", "names", "off")
 AUDITS_EVERY_DEFAULT: Final = 50  # RANKMEM_STEADY=auto: an audit costs what full detail costs, for a step
@@ -56,7 +56,8 @@ class AgentConfig:
     temporary_dir: Path
     """Where spools go when memory has no room for them. ``TMPDIR``, default /tmp."""
     devices: frozenset[str] | None
-    """Kinds of devices to record; None (auto): cuda once it is used, else cpu. ``RANKMEM_DEVICES``."""
+    """Kinds of devices to record, as torch names them; None (auto): an accelerator once it is used, else cpu.
+    ``RANKMEM_DEVICES``."""
     detail: str
     """How much is recorded, ``RANKMEM_DETAIL``: full (default); operators: events and operator calls, neither
     stacks nor modules; events: allocator events, samples and steps, no operator is observed; auto: full in
@@ -236,7 +237,7 @@ def _devices(env: Mapping[str, str]) -> frozenset[str] | None:
         return None
     devices = frozenset(part.strip() for part in value.split(","))
     if not devices <= set(DEVICES):
-        raise _invalid("RANKMEM_DEVICES", value, "auto, or a comma list of cpu, cuda")
+        raise _invalid("RANKMEM_DEVICES", value, "auto, or a comma list of cpu, cuda, xpu, npu")
     return devices
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ from rankmem_agent.config import AgentConfig
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload import cuda, recording
 from rankmem_agent.spool.layout import DeviceType, Kind, Missing
+from rankmem_agent.tap.accelerators import NPU, ROCM, XPU, Accelerator
 from rankmem_agent.tap.library import CpuSees, Stat, What
 from rankmem_agent.tap.prebuilt import Build
 from rankmem_protos.errors import Code, RankmemError
@@ -48,6 +51,12 @@ class FakeTap(Recorded):
     def attach_cuda(self) -> None:
         self.did.append("cuda")
 
+    def publish(self, folder: Path) -> None:
+        self.did.append("publish")
+
+    def close(self) -> None:
+        self.did.append("close")
+
     def enable(self, what: What, on: bool = True) -> None:
         self.did.append((what, on))
 
@@ -58,7 +67,8 @@ class FakeTorch:
     def __init__(self, cuda_version: str | None, **built_for: str) -> None:
         self.queued: list[Callable[[], None]] = []
         self.version = SimpleNamespace(cuda=cuda_version, **built_for)
-        self.cuda = self.xpu = SimpleNamespace(_lazy_call=self.queued.append)
+        self.cuda: Any = SimpleNamespace(_lazy_call=self.queued.append)
+        self.xpu = self.npu = self.cuda
 
 
 def _build(has_cuda: bool) -> Build:
@@ -121,17 +131,82 @@ def test_cuda_that_cannot_be_attached_is_a_gap_of_its_events(monkeypatch: pytest
     assert tap.strings[off["detail"]] == "this CUDA allocator reports no events: only samples are recorded"
 
 
-@pytest.mark.parametrize(("built_for", "device_type"), [("hip", DeviceType.CUDA), ("xpu", DeviceType.XPU)])
-def test_memory_of_devices_that_are_not_followed_is_a_gap_from_their_first_use_on(
-    monkeypatch: pytest.MonkeyPatch, built_for: str, device_type: DeviceType
+OTHERS = [(ROCM, {"hip": "7.0"}), (XPU, {"xpu": "2025.3"}), (NPU, {})]
+
+
+def _other(accelerator: Accelerator, built_for: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
+    """A torch with this accelerator, whose allocator keeps a history."""
+    torch = FakeTorch(None, **built_for)
+    history = dict.fromkeys(("_record_memory_history", "_snapshot"), dict)
+    torch.cuda.memory = SimpleNamespace(**history)
+    names = [f"_{accelerator.name}_{name}" for name in ("memoryStats", "isHistoryEnabled")]
+    torch._C = SimpleNamespace(**dict.fromkeys(names, dict))
+    if accelerator.package:
+        monkeypatch.setitem(sys.modules, accelerator.package, torch)
+    return torch
+
+
+def _with_node(accelerator: Accelerator, node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a device of this kind alone."""
+    every = [
+        replace(each, nodes=(str(node),) if each is accelerator else ()) for each in recording.WITHOUT_TAP
+    ]
+    monkeypatch.setattr(recording, "WITHOUT_TAP", every)
+
+
+@pytest.mark.parametrize(("accelerator", "built_for"), OTHERS)
+def test_an_accelerator_without_a_tap_is_recorded_through_its_history(
+    accelerator: Accelerator, built_for: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    torch = FakeTorch(None, **{built_for: "7.0"})
+    torch = _other(accelerator, built_for, monkeypatch)
+    _with_node(accelerator, tmp_path, monkeypatch)
+    chosen = recording.choose(torch, AgentConfig.from_environment({}), Guard(0))
+    assert isinstance(chosen, cuda.SnapshotAttachment)
+    assert chosen._accelerator.label == accelerator.label
+    assert "cpu" in _open(monkeypatch, torch, RANKMEM_DEVICES="cpu").did
+
+
+@pytest.mark.parametrize(("accelerator", "built_for"), OTHERS)
+@pytest.mark.parametrize("has_history", [True, False])
+def test_memory_of_devices_that_are_not_followed_is_a_gap_from_their_first_use_on(
+    accelerator: Accelerator,
+    built_for: dict[str, str],
+    has_history: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    torch = _other(accelerator, built_for, monkeypatch)
+    if has_history:
+        why = f"{accelerator.label} was not there yet as recording began"
+        _with_node(accelerator, tmp_path / "none", monkeypatch)
+    else:
+        why = f"this torch keeps no history of {accelerator.label}'s allocator"
+        del torch.cuda.memory._snapshot
+        _with_node(accelerator, tmp_path, monkeypatch)
     tap = _open(monkeypatch, torch)
     assert [kind for kind, _ in tap.records if kind is Kind.OFF] == [], "none is used yet"
     torch.queued[-1]()
     (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
-    assert (off["missing"], off["device_type"]) == (Missing.DEVICE, device_type)
-    assert f"built for {built_for}" in tap.strings[off["detail"]]
+    assert (off["missing"], off["device_type"]) == (Missing.DEVICE, accelerator.device_type)
+    assert tap.strings[off["detail"]] == why
+
+
+def test_an_accelerator_whose_package_comes_late_is_a_gap(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(recording, "ensure_built", lambda: _build(False))
+    monkeypatch.setattr(recording, "Tap", FakeTap)
+    torch = FakeTorch(None)
+    chosen: Any = recording.choose(torch, AgentConfig.from_environment({}), Guard(0))
+    tap = chosen.open(Path("spool"))
+    _other(NPU, {}, monkeypatch)
+    assert not torch.queued
+    chosen.publish(Path("spool"))
+    torch.queued[0]()
+    (off,) = [fields for kind, fields in tap.records if kind is Kind.OFF]
+    assert off["device_type"] == DeviceType.NPU
+    chosen.close()
+    assert len(torch.queued) == 1, "said once"
 
 
 def test_only_what_is_named_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +267,8 @@ def test_without_cuda_s_headers_the_history_is_used_where_there_is_a_device(
 ) -> None:
     monkeypatch.setattr(recording, "ensure_built", lambda: _build(False))
     monkeypatch.setattr(recording, "Tap", FakeTap)
-    monkeypatch.setattr(recording, "_NVIDIA_CONTROL", tmp_path if has_device else tmp_path / "none")
+    node = tmp_path if has_device else tmp_path / "none"
+    monkeypatch.setattr(recording, "CUDA", replace(recording.CUDA, nodes=(str(node),)))
     chosen = recording.choose(FakeTorch("13.0"), AgentConfig.from_environment({}), Guard(0))
     assert isinstance(chosen, cuda.SnapshotAttachment if has_device else recording.NativeRecording)
 

@@ -14,6 +14,7 @@ import pytest
 from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.tap.accelerators import CUDA, NPU, Accelerator
 from rankmem_agent.tap.snapshot_blocks import Figures
 from rankmem_agent.tap.snapshot_drain import SnapshotDrain
 from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME, DeviceSnapshot, baseline, parse, replay
@@ -154,21 +155,32 @@ class Playback:
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["complete_small.pickle", "forward_fp32.pickle", "forward_large.pickle"])
+@pytest.mark.parametrize(
+    ("name", "accelerator"),
+    [
+        ("complete_small.pickle", CUDA),
+        ("forward_fp32.pickle", CUDA),
+        ("forward_large.pickle", CUDA),
+        ("npu_empty_cache.pkl", NPU),
+        ("npu_expandable.pkl", NPU),
+    ],
+)
 @pytest.mark.parametrize("chunk", [97, 1_500])
 def test_draining_a_recording_piece_by_piece_gives_every_event_once(
-    name: str, chunk: int, tmp_path: Path
+    name: str, accelerator: Accelerator, chunk: int, tmp_path: Path
 ) -> None:
     raw = load_plain(FOLDER / name)
     history = Playback(raw, chunk, ring_entries=2_000)
     older = {(block.address, block.requested_bytes) for block in history.state.blocks.values()}
-    drain = SnapshotDrain(history, PythonSpoolWriter(tmp_path / "spool", 2**28), lambda _: None)
+    drain = SnapshotDrain(history, PythonSpoolWriter(tmp_path / "spool", 2**28), lambda _: None, accelerator)
     drain.attach()
     while history.shown < len(raw["device_traces"][0]):
         drain.drain()
     drain.close()
     records = [record for _, record in sorted(records_of(tmp_path / "spool").items())]
     events = [(r["action"], r["a"], r["b"], r["c"]) for r in records if r["kind"] == Kind.EVENT]
+    of_devices = (Kind.EVENT, Kind.PREEXISTING, Kind.COUNTERS, Kind.PEAKS)
+    assert {r["device_type"] for r in records if r["kind"] in of_devices} == {accelerator.device_type}
     assert events == [
         (ACTION_OF_NAME[e["action"]], e["addr"], e["size"], e["stream"]) for e in raw["device_traces"][0]
     ]

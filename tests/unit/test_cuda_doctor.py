@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from rankmem_agent.tap import build, cuda_headers, doctor_cuda
+from rankmem_agent.tap.accelerators import ROCM
 from rankmem_agent.tap.doctor import Check
 from rankmem_protos.errors import Code, RankmemError
 
@@ -42,6 +44,22 @@ def test_a_cpu_build_of_torch_is_no_failure() -> None:
     [check] = doctor_cuda.examine(fake_torch(cuda=None), {})
     assert check.ok
     assert "without CUDA" in check.detail
+
+
+@pytest.mark.parametrize(("has_device", "has_history"), [(True, True), (False, True), (True, False)])
+def test_an_accelerator_without_a_tap_is_told_of(
+    has_device: bool, has_history: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = fake_torch(cuda=None)
+    torch.version.hip = "7.0"
+    node = tmp_path if has_device else tmp_path / "none"
+    monkeypatch.setattr(doctor_cuda, "WITHOUT_TAP", [replace(ROCM, nodes=(str(node),))])
+    if not has_history:
+        del torch.cuda.memory._snapshot
+    [check] = doctor_cuda.examine(torch, {})
+    assert (check.name, check.ok) == ("rocm", has_history)
+    there = "through PyTorch's memory history" if has_device else str(node)
+    assert (there if has_history else "no history") in check.detail
 
 
 def test_a_machine_that_has_all_but_the_driver_is_told_what_it_loses() -> None:

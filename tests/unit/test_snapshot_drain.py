@@ -22,7 +22,8 @@ from rankmem_agent.spool import layout
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap import snapshot_drain, snapshot_ring
-from rankmem_agent.tap.snapshot_drain import LOSSES, SnapshotDrain
+from rankmem_agent.tap.accelerators import CUDA
+from rankmem_agent.tap.snapshot_drain import SnapshotDrain, losses
 from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME
 from rankmem_agent.tap.snapshot_ring import RingCursor, TorchHistory
 from rankmem_protos.errors import RankmemError
@@ -74,7 +75,7 @@ def test_every_event_is_drained_once_in_order(
     drain.close()
     assert events(tmp_path / "spool") == expected(history.happened[0])
     assert not log_of(tmp_path / "spool", Kind.LOST)
-    assert said == [LOSSES]
+    assert said == [losses(CUDA)]
 
 
 def test_an_event_has_the_private_pool_of_its_segment(

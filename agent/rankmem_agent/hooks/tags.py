@@ -34,7 +34,12 @@ UNREADABLE: Final = (Exception,)
 anything: such a tensor is left out."""
 _HIGH: Final = 1 << 32
 """An address from here on is believed; one below may be an offset in a freed storage."""
-_DEVICES: Final = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA, "xpu": DeviceType.XPU}
+_DEVICES: Final = {
+    "cpu": DeviceType.CPU,
+    "cuda": DeviceType.CUDA,
+    "xpu": DeviceType.XPU,
+    "npu": DeviceType.NPU,
+}
 
 Device = tuple[int, int]
 

@@ -2,8 +2,9 @@
 
 Stage: trainer, the thread that initialises CUDA. Comes in: torch's own call after initialisation
 (``torch.cuda._lazy_call``, 2.6 to 2.13). Goes out: the tap's trace trackers on every device, or, where no
-tap with CUDA could be built, PyTorch's memory history drained into the spool. A job that uses an accelerator
-is recorded there: from then on plain CPU tensors are not, unless ``RANKMEM_DEVICES`` names ``cpu``.
+tap with CUDA could be built, and for other accelerators, PyTorch's memory history drained into the spool. A
+job that uses an accelerator is recorded there: from then on plain CPU tensors are not, unless
+``RANKMEM_DEVICES`` names ``cpu``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.privacy import Privacy
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.tap.accelerators import CUDA, Accelerator
 from rankmem_agent.tap.library import CpuSees, Tap, What
 
 NO_EVENTS: Final = "this CUDA allocator reports no events: only samples are recorded"
@@ -86,27 +88,34 @@ class CudaAttachment:
 
 
 class SnapshotAttachment:
-    """The recording where there is no tap: see :mod:`rankmem_agent.tap.snapshot_drain` for what it loses."""
+    """The recording where there is no tap: see :mod:`rankmem_agent.tap.snapshot_drain` for what it loses.
+
+    Args:
+        accelerator: what is recorded.
+    """
 
     knows_exit = False
     has_heartbeat = False
 
-    def __init__(self, torch: Any, config: AgentConfig, guard: Guard) -> None:
+    def __init__(
+        self, torch: Any, config: AgentConfig, guard: Guard, accelerator: Accelerator = CUDA
+    ) -> None:
         self._torch = torch
+        self._accelerator = accelerator
         self._config = config
         self._guard = guard
         self._pid = os.getpid()
         self._drain: Any = None
 
     def open(self, spool_dir: Path) -> Recorder:
-        """Creates the spool; the history is switched on after CUDA's initialisation."""
+        """Creates the spool; the history is switched on after the device's initialisation."""
         from rankmem_agent.tap.snapshot_drain import SnapshotDrain
         from rankmem_agent.tap.snapshot_ring import TorchHistory
 
-        history = TorchHistory(self._torch)
+        history = TorchHistory(self._torch, self._accelerator)
         writer = PythonSpoolWriter(spool_dir, self._config.spool_bytes)
-        self._drain = SnapshotDrain(history, writer, self._guard.report)
-        self._torch.cuda._lazy_call(self._attach)
+        self._drain = SnapshotDrain(history, writer, self._guard.report, self._accelerator)
+        self._accelerator.part(self._torch)._lazy_call(self._attach)
         recorder: Recorder = self._drain
         return recorder
 

@@ -1,4 +1,4 @@
-"""The recording of this process: by the native tap, or by PyTorch's memory history where no tap can be built.
+"""The recording of this process: by the native tap, or by PyTorch's memory history where there is none.
 
 Stage: trainer, while the agent attaches. Comes in: torch, the configuration, whatever a compiler and headers
 allow here. Goes out: one :class:`Recording` over an open spool. On CPU there is no second way: without a
@@ -20,6 +20,7 @@ from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.cuda import CudaAttachment, SnapshotAttachment, cpu_facts
 from rankmem_agent.spool.layout import DeviceType, Kind
+from rankmem_agent.tap.accelerators import CUDA, WITHOUT_TAP, Accelerator
 from rankmem_agent.tap.build import ensure_built
 from rankmem_agent.tap.library import Stat, Tap, What
 from rankmem_agent.tap.prebuilt import Build
@@ -29,10 +30,6 @@ BUSY_RECORDS: Final = 1_000
 """A process that has recorded less does nothing with tensors to speak of."""
 AUDITS_APART_S: Final = 1.0
 """With RANKMEM_STEADY=auto; a number is taken at its word."""
-_NOT_FOLLOWED: Final = {"hip": ("cuda", DeviceType.CUDA), "xpu": ("xpu", DeviceType.XPU)}
-"""By what of ``torch.version`` is set: the part of torch whose devices these are; HIP's are CUDA's."""
-_NVIDIA_CONTROL: Final = Path("/dev/nvidiactl")
-"""There where a CUDA device can be used: its driver makes it."""
 
 
 class Recording(Protocol):
@@ -85,16 +82,25 @@ def choose(torch: Any, config: AgentConfig, guard: Guard) -> Recording:
     Raises:
         RankmemError: UNSUPPORTED where there is none.
     """
-    has_cuda = torch.version.cuda is not None and (config.devices is None or "cuda" in config.devices)
+    for accelerator in WITHOUT_TAP:
+        is_there = _is_wanted(accelerator, torch, config) and accelerator.has_device()
+        if is_there and accelerator.has_history(torch):
+            return SnapshotAttachment(torch, config, guard, accelerator)
+    has_cuda = _is_wanted(CUDA, torch, config)
     try:
         build = _built(config, guard)
     except RankmemError:
         if not has_cuda:
             raise
         return SnapshotAttachment(torch, config, guard)
-    if has_cuda and not build.has_cuda and _NVIDIA_CONTROL.exists():
+    if has_cuda and not build.has_cuda and CUDA.has_device():
         return SnapshotAttachment(torch, config, guard)
     return NativeRecording(torch, config, guard, build)
+
+
+def _is_wanted(accelerator: Accelerator, torch: Any, config: AgentConfig) -> bool:
+    """Whether this torch can use it, and it is to be recorded."""
+    return accelerator.is_built(torch) and (config.devices is None or accelerator.name in config.devices)
 
 
 def _built(config: AgentConfig, guard: Guard) -> Build:
@@ -122,6 +128,7 @@ class NativeRecording:
         self._cuda = (
             CudaAttachment(self._tap, guard, config.privacy, keep_cpu=keep_cpu) if build.has_cuda else None
         )
+        self._watched: set[Accelerator] = set()
         self._pid = os.getpid()
 
     def open(self, spool_dir: Path) -> Recorder:
@@ -146,18 +153,25 @@ class NativeRecording:
             )
         if self._cuda is not None and (wanted is None or "cuda" in wanted):
             self._torch.cuda._lazy_call(self._cuda.attach)
-        for built_for, (name, device_type) in _NOT_FOLLOWED.items():
-            if getattr(self._torch.version, built_for, None) is not None and (
-                wanted is None or name in wanted
-            ):
-                getattr(self._torch, name)._lazy_call(partial(self._note_device_off, built_for, device_type))
+        self._watch_others()
         return tap
 
-    def _note_device_off(self, built_for: str, device_type: DeviceType) -> None:
-        if os.getpid() == self._pid:
-            why = f"this torch is built for {built_for}, whose allocator rankmem does not follow"
-            self._guard.report(f"memory of {device_type.name.lower()} devices is not recorded: {why}")
-            missing.record_device_off(self._tap, device_type, why)
+    def _watch_others(self) -> None:
+        """Notes the first use of an accelerator that is not recorded here; torch_npu may be imported late."""
+        for accelerator in WITHOUT_TAP:
+            if accelerator not in self._watched and _is_wanted(accelerator, self._torch, self._config):
+                self._watched.add(accelerator)
+                accelerator.part(self._torch)._lazy_call(partial(self._note_device_off, accelerator))
+
+    def _note_device_off(self, accelerator: Accelerator) -> None:
+        if os.getpid() != self._pid:
+            return
+        if accelerator.has_history(self._torch):
+            why = f"{accelerator.label} was not there yet as recording began"
+        else:
+            why = f"this torch keeps no history of {accelerator.label}'s allocator"
+        self._guard.report(f"memory of {accelerator.label} devices is not recorded: {why}")
+        missing.record_device_off(self._tap, accelerator.device_type, why)
 
     def detail(self) -> dict[str, object]:
         """As the configuration has it; full where it is auto and the tap has to record all."""
@@ -185,6 +199,7 @@ class NativeRecording:
 
     def publish(self, spool_dir: Path) -> None:
         """Moves the spool and grants the whole budget."""
+        self._watch_others()
         self._tap.publish(spool_dir)
 
     def when_busy(self, callback: Callable[[], None], after_s: float) -> None:
@@ -211,6 +226,7 @@ class NativeRecording:
     def close(self) -> None:
         """Writes the allocators' last figures and END; a forked child has no spool to end."""
         if os.getpid() == self._pid:
+            self._watch_others()
             self._tap.close()
 
     def forget(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rankmem_agent.tap import build, cuda_headers
+from rankmem_agent.tap.accelerators import WITHOUT_TAP, Accelerator
 from rankmem_agent.tap.doctor import Check
 from rankmem_agent.tap.snapshot_ring import TorchHistory
 from rankmem_protos.errors import RankmemError
@@ -22,7 +23,7 @@ NO_CACHING: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 
 
 def examine(torch: Any = None, environ: Mapping[str, str] = os.environ) -> list[Check]:
-    """The checks of CUDA; a single one where torch is built without it.
+    """The checks of CUDA, or of the accelerators that torch is built for instead.
 
     Args:
         torch: the module torch; default: the installed one.
@@ -30,15 +31,28 @@ def examine(torch: Any = None, environ: Mapping[str, str] = os.environ) -> list[
     """
     if torch is None:
         import torch
+    others = [_without_tap(each, torch) for each in WITHOUT_TAP if each.is_built(torch)]
     if torch.version.cuda is None:
-        return [
+        return others or [
             Check(name="cuda", ok=True, detail="this torch is built without CUDA: nothing to record there")
         ]
     headers = _headers()
     checks = [headers, _devices(torch), _allocator(torch, environ), _nvml()]
     if not headers.ok or build.find_compiler() is None:
         checks.append(_fallback(torch))
-    return checks
+    return checks + others
+
+
+def _without_tap(accelerator: Accelerator, torch: Any) -> Check:
+    """Whether an accelerator's own history can be drained."""
+    name = accelerator.label.lower()
+    if not accelerator.has_history(torch):
+        detail = "its allocator keeps no history in this torch: its memory is not recorded, which answers say"
+        return Check(name=name, ok=False, detail=detail, hint="update torch")
+    if not accelerator.has_device():
+        return Check(name=name, ok=True, detail=f"no device here: none of {', '.join(accelerator.nodes)}")
+    detail = "recorded through PyTorch's memory history, without operators; never tried on such a device"
+    return Check(name=name, ok=True, detail=detail)
 
 
 def _headers() -> Check:

@@ -1,12 +1,12 @@
-"""Records CUDA without a compiler: PyTorch's own memory history, drained into a spool.
+"""Records CUDA without a compiler, or another accelerator: its memory history, drained into a spool.
 
-Stage: trainer, the fallback where the native tap cannot be built. Comes in: the allocator's ring of events
-(:mod:`rankmem_agent.tap.snapshot_ring`) and what the hooks record. Goes out: the records of a spool, like
-the tap's, through :class:`~rankmem_agent.spool.python_writer.PythonSpoolWriter`. Runs in the user's threads,
-from the hooks, at step ends; there is no thread of ours. It never takes over a history that the user records
-(it reads along) and never switches a history off: that erases what was not read.
+Stage: trainer, the fallback where the native tap cannot be built or there is none. Comes in: the allocator's
+ring of events (:mod:`rankmem_agent.tap.snapshot_ring`) and what the hooks record. Goes out: the records of a
+spool, like the tap's, through :class:`~rankmem_agent.spool.python_writer.PythonSpoolWriter`. Runs in the
+user's threads, from the hooks, at step ends; there is no thread of ours. It never takes over a history that
+the user records (it reads along) and never switches a history off: that erases what was not read.
 
-What is lost against the tap is reported once: see :data:`LOSSES`. A drain of 8,192 events takes some 80 ms of
+What is lost against the tap is reported once: see :func:`losses`. A drain of 8,192 events takes some 80 ms of
 CPU time (torch 2.11): half of it is the look, with the GIL and each allocator's lock. So this is not for
 production.
 """
@@ -27,6 +27,7 @@ from typing import Final
 from rankmem_agent.hooks import missing
 from rankmem_agent.spool.layout import IN_CLOSURE, UNKNOWN, DeviceType, Kind, Phase
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
+from rankmem_agent.tap.accelerators import CUDA, Accelerator
 from rankmem_agent.tap.snapshot_blocks import Figures
 from rankmem_agent.tap.snapshot_records import DeviceRecords, Look, Timed, lost_record, timed
 from rankmem_agent.tap.snapshot_ring import DRAIN_ENTRIES, History
@@ -42,14 +43,26 @@ EVENTS_PER_ALLOCATION: Final = 3
 """An alloc, its free_requested, its free_completed: how allocations fill the ring."""
 MODULE_CALLS: Final = 64
 """Asking how full the ring is takes some 20 us a device: within a step at every so many calls of modules."""
-LOSSES: Final = (
-    "no compiler was found, so CUDA is recorded through PyTorch's memory history: no operator names, calls, "
-    "threads or autograd links; steps and phases by time only; no events from the last seconds if the "
-    "process is killed; about 12 us an event, in pauses of some 0.1 s (try: install g++ or clang++)"
+_LOST: Final = (
+    "no operator names, calls, threads or autograd links; steps and phases by time only; no events from the "
+    "last seconds if the process is killed; about 12 us an event, in pauses of some 0.1 s"
 )
 LATE: Final = "late"
 """In a NOTE, with the reason: events come to the log late, and one that ends without END lacks the last."""
-BY_HISTORY: Final = "recorded through PyTorch's memory history, as no compiler was found"
+
+
+def losses(accelerator: Accelerator) -> str:
+    """What this recording lacks, for the user."""
+    through = f"{accelerator.label} is recorded through PyTorch's memory history"
+    if accelerator is CUDA:
+        return f"no compiler was found, so {through}: {_LOST} (try: install g++ or clang++)"
+    return f"{through}, as rankmem has no tap for it: {_LOST}"
+
+
+def by_history(accelerator: Accelerator) -> str:
+    """Why, for the log."""
+    why = "no compiler was found" if accelerator is CUDA else f"rankmem has no tap for {accelerator.label}"
+    return f"recorded through PyTorch's memory history, as {why}"
 
 
 class SnapshotDrain:
@@ -59,10 +72,18 @@ class SnapshotDrain:
         history: the recording; :class:`~rankmem_agent.tap.snapshot_ring.TorchHistory` in a trainer.
         writer: the open spool.
         report: takes one line for the user; called once, with what is lost.
+        accelerator: whose history it is.
     """
 
-    def __init__(self, history: History, writer: PythonSpoolWriter, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        history: History,
+        writer: PythonSpoolWriter,
+        report: Callable[[str], None],
+        accelerator: Accelerator = CUDA,
+    ) -> None:
         self._history = history
+        self._accelerator = accelerator
         self._writer = writer
         self._report = report
         self._lock = threading.RLock()
@@ -84,15 +105,16 @@ class SnapshotDrain:
     def attach(self) -> None:
         """Start: switch the history on, unless the user has, and write what is alive already.
 
-        After CUDA's initialisation. Raises RankmemError where this torch cannot.
+        After the device's initialisation. Raises RankmemError where this torch cannot.
         """
         with self._lock:
             if not self._history.is_recording():
                 self._history.start()
             self._on = self._has_attached = True
-            self._report(LOSSES)
-            missing.record_names_off(self._writer, "operators, calls and threads of CUDA", BY_HISTORY)
-            self._writer.record(Kind.NOTE, facts=self._writer.intern(json.dumps({LATE: BY_HISTORY})))
+            label, why = self._accelerator.label, by_history(self._accelerator)
+            self._report(losses(self._accelerator))
+            missing.record_names_off(self._writer, f"operators, calls and threads of {label}", why)
+            self._writer.record(Kind.NOTE, facts=self._writer.intern(json.dumps({LATE: why})))
             self.drain()
 
     def drain(self) -> None:
@@ -123,8 +145,8 @@ class SnapshotDrain:
         for index, trace in enumerate(raw["device_traces"]):
             device = self._devices.get(index)
             if device is None:
-                facts = self._history.device_facts
-                device = DeviceRecords(index, self._writer, self._calls, facts)
+                facts, kind = self._history.device_facts, self._accelerator
+                device = DeviceRecords(index, self._writer, self._calls, facts, kind.name, kind.device_type)
                 self._devices[index] = device
             segments = [segment for segment in raw["segments"] if segment["device"] == index]
             look = Look(
@@ -207,7 +229,7 @@ class SnapshotDrain:
         """Keep a record until the next drain, which puts it among the events by its time."""
         with self._lock:
             self._pending.append(timed(kind, time.monotonic_ns(), **fields))
-            if not self._on:  # before CUDA's initialisation there is nothing to wait for
+            if not self._on:  # before the device's initialisation there is nothing to wait for
                 self._write(self._pending)
                 self._pending = []
         if kind == Kind.STEP:
@@ -267,16 +289,17 @@ class SnapshotDrain:
         """The program switched the history off, which erased what was not read: record what is lost, and
         end."""
         now_ns, why = time.monotonic_ns(), "history_switched_off"
-        used = [index for index, device in self._devices.items() if device.is_described]
+        used = [device.place for device in self._devices.values() if device.is_described]
         self._write(
-            self._pending + [(now_ns, lost_record(now_ns, index, self._writer, why)) for index in used]
+            self._pending + [(now_ns, lost_record(now_ns, place, self._writer, why)) for place in used]
         )
         self._pending = []
         self._on = False
         missing.record_device_off(
-            self._writer, DeviceType.CUDA, "the program switched the memory history off"
+            self._writer, self._accelerator.device_type, "the program switched the memory history off"
         )
-        self._report("the program switched the memory history off: CUDA is no longer recorded")
+        label = self._accelerator.label
+        self._report(f"the program switched the memory history off: {label} is no longer recorded")
 
     def _pinned_records(self) -> list[Timed]:
         """A sample of pinned host memory, from its first byte on."""

@@ -65,6 +65,8 @@ class DeviceRecords:
     """One device.
 
     Args:
+        name: of such devices, as torch has it.
+        device_type: what they are in the spool.
         calls: numbers of calls, for all devices.
         facts: name, uuid, total_bytes and settings of a device.
     """
@@ -75,8 +77,13 @@ class DeviceRecords:
         writer: PythonSpoolWriter,
         calls: Iterator[int],
         facts: Callable[[int], dict[str, Any]],
+        name: str,
+        device_type: DeviceType,
     ) -> None:
         self._index = index
+        self._name = f"{name}:{index}"
+        self.place = {"device_type": int(device_type), "device_index": index}
+        """The fields for it."""
         self._writer = writer
         self._calls = calls
         self._facts = facts
@@ -99,7 +106,7 @@ class DeviceRecords:
         first_ns = self._time_ns(entries[0], look) if entries else time.monotonic_ns()
         records: list[Timed] = [] if self.is_described else self._first(look, entries, held, first_ns)
         if lost:
-            records.append((first_ns, lost_record(first_ns, self._index, self._writer, "ring_overwritten")))
+            records.append((first_ns, lost_record(first_ns, self.place, self._writer, "ring_overwritten")))
         self._blocks.set_up(look.settings)
         self._blocks.begin()
         events = self._events(entries, look, course)
@@ -134,7 +141,7 @@ class DeviceRecords:
 
     def _older(self, state: MemoryState, time_ns: int) -> list[Timed]:
         facts_id = self._writer.intern(json.dumps({**self._facts(self._index), "source": "snapshot"}))
-        records = [timed(Kind.DEVICE, time_ns, facts=facts_id, **cuda(self._index))]
+        records = [timed(Kind.DEVICE, time_ns, facts=facts_id, **self.place)]
 
         def add(found: Block | Segment, size_bytes: int, action: Action, block_bytes: int = 0) -> None:
             records.append(
@@ -147,7 +154,7 @@ class DeviceRecords:
                     stream=found.stream,
                     pool=found.pool,
                     block_bytes=block_bytes,
-                    **cuda(self._index),
+                    **self.place,
                 )
             )
 
@@ -164,7 +171,7 @@ class DeviceRecords:
         records: list[Timed] = []
         calls = _Runs(records, self._writer, self._calls, course)
         pack, move, index, time_ns = RECORD_STRUCT.pack, self._blocks.move, self._index, 0
-        kind, cuda_type = int(Kind.EVENT), int(DeviceType.CUDA)
+        kind, device_type = int(Kind.EVENT), self.place["device_type"]
         pools = pools_of(entries, look.segments)
         for place, entry in enumerate(entries):
             action = ACTION_OF_NAME.get(entry["action"])
@@ -183,7 +190,7 @@ class DeviceRecords:
                 if larger:
                     records.append(self._rounding(time_ns, action, larger))
             fields = (address, size, entry["stream"] & _U64_MASK, pool, call_id)
-            records.append((time_ns, pack(time_ns, *fields, 0, 0, kind, action, cuda_type, index, 0)))
+            records.append((time_ns, pack(time_ns, *fields, 0, 0, kind, action, device_type, index, 0)))
         calls.end(time_ns)
         return records
 
@@ -196,7 +203,7 @@ class DeviceRecords:
             time_ns,
             allocated_bytes=allocated & _U64_MASK,
             active_bytes=active & _U64_MASK,
-            **cuda(self._index),
+            **self.place,
         )
 
     def _figures(self, kind: Kind, time_ns: int, figures: Figures | None) -> Timed:
@@ -206,12 +213,12 @@ class DeviceRecords:
             fields = {f"{name}_bytes": value for name, value in figures._asdict().items()}
         if kind is Kind.COUNTERS:
             fields["moves"] = 1
-        return timed(kind, time_ns, **cuda(self._index), **fields)
+        return timed(kind, time_ns, **self.place, **fields)
 
     def _say_inexact(self) -> None:
         if self._was_exact:
             self._was_exact = False
-            what = f"some allocated and active bytes of cuda:{self._index}"
+            what = f"some allocated and active bytes of {self._name}"
             missing.record_names_off(self._writer, what, DISAGREES)
 
     @staticmethod
@@ -235,7 +242,7 @@ class _Runs:
         self._numbers = numbers
         self._course = course
         self._operator = writer.intern(UNKNOWN_OPERATOR)
-        self._place = 0
+        self.place = 0
         self._stacks: dict[tuple[int, ...], int] = {}
         """By the identities of the frames: a look has one dictionary for equal ones, as long as it lives."""
         self._call_id = 0
@@ -244,13 +251,13 @@ class _Runs:
     def at(self, time_ns: int, frames: Sequence[dict[str, Any]]) -> int:
         """The call of an allocation; times do not fall. 0 without frames: the autograd thread has none."""
         course = self._course
-        while self._place + 1 < len(course) and course[self._place + 1][0] <= time_ns:
-            self._place += 1
+        while self.place + 1 < len(course) and course[self.place + 1][0] <= time_ns:
+            self.place += 1
         key = tuple(map(id, frames))
         stack_id = self._stacks.get(key)
         if stack_id is None:
             stack_id = self._stacks[key] = self._stack(frames)
-        run = (stack_id, self._place)
+        run = (stack_id, self.place)
         if run != self._run:
             self.end(time_ns)
             self._run = run
@@ -268,7 +275,7 @@ class _Runs:
 
     def _begin(self, time_ns: int) -> None:
         self._call_id = next(self._numbers)
-        _, step, phase = self._course[self._place]
+        _, step, phase = self._course[self.place]
         begin = timed(
             Kind.CALL_BEGIN,
             time_ns,
@@ -290,11 +297,6 @@ def timed(kind: Kind, time_ns: int, **fields: int) -> Timed:
     return time_ns, packed(kind, time_ns=time_ns, **fields)
 
 
-def cuda(index: int) -> dict[str, int]:
-    """The fields for a device."""
-    return {"device_type": DeviceType.CUDA, "device_index": index}
-
-
-def lost_record(time_ns: int, index: int, writer: PythonSpoolWriter, why: str) -> bytes:
+def lost_record(time_ns: int, place: Mapping[str, int], writer: PythonSpoolWriter, why: str) -> bytes:
     """Events of the device are missing here, how many is unknown."""
-    return packed(Kind.LOST, time_ns=time_ns, num_events=UNKNOWN, why=writer.intern(why), **cuda(index))
+    return packed(Kind.LOST, time_ns=time_ns, num_events=UNKNOWN, why=writer.intern(why), **place)

@@ -1,8 +1,8 @@
 """The allocator's ring of recorded events, and how far it has been read.
 
 Stage: trainer, for the fallback without a compiler (:mod:`rankmem_agent.tap.snapshot_drain`). Comes in:
-``torch.cuda.memory``'s recording. Goes out: the entries that are new since the last look, and whether some
-were overwritten unread. Holds no tensor; the only torch it touches is in :class:`TorchHistory`.
+the recording of ``torch.cuda.memory`` or its like. Goes out: the entries that are new since the last look,
+and whether some were overwritten unread. Holds no tensor; :class:`TorchHistory` alone touches torch.
 
 A look returns the whole ring: entries have no number, their microseconds may tie and are not the same at each
 look, and each look itself adds a ``snapshot`` entry. So the place is found again by the last entries seen,
@@ -18,6 +18,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from rankmem_agent.tap.accelerators import CUDA, Accelerator
 from rankmem_agent.tap.snapshot_blocks import Figures
 from rankmem_protos.errors import Code, RankmemError
 
@@ -65,33 +66,38 @@ class History(Protocol):
 
 
 class TorchHistory:
-    """``torch.cuda.memory``'s recording.
+    """The recording of ``torch.cuda.memory`` or its like.
+
+    Args:
+        accelerator: whose. Of XPU's torch does not say whether it is on: it is as it was left here.
 
     Raises:
         RankmemError: UNSUPPORTED where this torch lacks what is needed, or its allocator keeps no history.
     """
 
-    def __init__(self, torch: Any) -> None:
-        self._cuda = torch.cuda
-        self._memory = torch.cuda.memory
-        self._c = torch._C
+    def __init__(self, torch: Any, accelerator: Accelerator = CUDA) -> None:
+        self._part = accelerator.part(torch)
+        self._memory = self._part.memory
+        self._is_cuda = accelerator is CUDA
+        self._has_started = False
         version = re.match(r"(\d+)\.(\d+)", torch.__version__)
         numbers = (int(version[1]), int(version[2])) if version else (0, 0)
-        self._counts_pinned_in_use = numbers >= PINNED_IN_USE_SINCE
-        missing = [
-            name for name in ("_record_memory_history", "_snapshot") if not hasattr(self._memory, name)
-        ] + [name for name in ("_cuda_isHistoryEnabled", "_cuda_memoryStats") if not hasattr(self._c, name)]
+        self._counts_pinned_in_use = accelerator.name == "cuda" and numbers >= PINNED_IN_USE_SINCE
+        self._hint = "install a C++ compiler for the native tap" if self._is_cuda else "update torch"
+        missing = accelerator.missing(torch, self._memory)
         if missing:
             message = f"torch {torch.__version__} has no {', '.join(missing)}"
-            raise RankmemError(Code.UNSUPPORTED, message, "install a C++ compiler for the native tap")
-        backend = str(self._memory.get_allocator_backend())
+            raise RankmemError(Code.UNSUPPORTED, message, self._hint)
+        self._stats = accelerator.native(torch, "memoryStats")
+        self._is_enabled = accelerator.native(torch, "isHistoryEnabled")
+        backend = str(getattr(self._memory, "get_allocator_backend", lambda: "native")())
         if backend != "native":
             message = f"the allocator {backend} keeps no history"
-            raise RankmemError(Code.UNSUPPORTED, message, "unset backend in PYTORCH_CUDA_ALLOC_CONF")
+            raise RankmemError(Code.UNSUPPORTED, message, f"unset backend in {accelerator.settings}")
 
     def is_recording(self) -> bool:
         """Whether anyone has switched the allocator's history on."""
-        return bool(self._c._cuda_isHistoryEnabled())
+        return self._has_started if self._is_enabled is None else bool(self._is_enabled())
 
     def start(self) -> None:
         """Switches it on: RING_ENTRIES entries, Python stacks of allocations; omits what this torch lacks."""
@@ -99,8 +105,9 @@ class TorchHistory:
         known = inspect.signature(self._memory._record_memory_history).parameters
         if "enabled" not in known or "max_entries" not in known:
             message = f"_record_memory_history{tuple(known)} is not one that is known"
-            raise RankmemError(Code.UNSUPPORTED, message, "install a C++ compiler for the native tap")
+            raise RankmemError(Code.UNSUPPORTED, message, self._hint)
         self._memory._record_memory_history(**{k: v for k, v in wanted.items() if k in known})
+        self._has_started = True
 
     def look(self) -> dict[str, Any]:
         """The whole ring and the segments. Takes each device's allocator lock, and holds the GIL."""
@@ -110,29 +117,30 @@ class TorchHistory:
     def allocations(self) -> int:
         """Allocations ever made, over all devices."""
         count = 0
-        for device_index in range(self._cuda.device_count()):
-            count += int(self._c._cuda_memoryStats(device_index)["allocation"]["all"]["allocated"])
+        for device_index in range(self._part.device_count()):
+            count += int(self._stats(device_index)["allocation"]["all"]["allocated"])
         return count
 
     def peaks(self, device_index: int) -> Figures:
         """The allocator's own peaks of a device; the program may reset them."""
-        stats = self._c._cuda_memoryStats(device_index)
+        stats = self._stats(device_index)
         return Figures(*(int(stats[f"{name}_bytes"]["all"]["peak"]) for name in Figures._fields))
 
     def device_facts(self, device_index: int) -> dict[str, Any]:
         """name, uuid, total_bytes and settings of a device."""
-        properties = self._cuda.get_device_properties(device_index)
+        properties = self._part.get_device_properties(device_index)
+        uuid = str(getattr(properties, "uuid", ""))
         return {
             "name": str(properties.name),
-            "uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else "",
+            "uuid": f"GPU-{uuid}" if uuid and self._is_cuda else uuid,  # as NVIDIA's driver has it
             "total_bytes": int(properties.total_memory),
             "allocator": "native",
             "settings": "",
         }
 
     def pinned_bytes(self) -> tuple[int, int | None] | None:
-        """By ``torch.cuda.host_memory_stats()``, which torch has since 2.8 or so, and right since 2.13."""
-        stats: dict[str, Any] = getattr(self._cuda, "host_memory_stats", dict)()
+        """By ``host_memory_stats()``, which torch has since 2.8 or so, and CUDA's right since 2.13."""
+        stats: dict[str, Any] = getattr(self._part, "host_memory_stats", dict)()
         held, used = (stats.get(f"{name}_bytes.current") for name in ("allocated", "active"))
         if held is None or used is None:
             return None
