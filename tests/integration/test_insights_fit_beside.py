@@ -1,4 +1,4 @@
-"""Fit from one size where sparse gradients, or data beside the model, follow the batch: bounds hold."""
+"""Fit where sparse gradients, data beside the model or other kernels follow the batch: bounds hold."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankmem_aggregator import connect
+from rankmem_aggregator.insights.fit_model import CHANGING_SHARE
 
 TRAINING = """
 import sys
@@ -27,6 +28,15 @@ if kind == "sparse":
     for _ in range(5):
         rows = [table(torch.randint(5000, (batch, 8))) for table in tables]
         model(torch.cat(rows, 1)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+elif kind == "penalty":
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Tanh(), nn.Conv2d(16, 16, 3), nn.Tanh(), nn.Flatten())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(4):
+        x = torch.randn(batch, 3, 24, 24, requires_grad=True)
+        (gradient,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        gradient.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 else:
@@ -70,3 +80,15 @@ def test_what_may_follow_the_batch_beside_the_model_is_within_the_bounds(kind: s
     assert told * (1 - below) <= real <= told * (1 + above)
     assert "upper bound" not in answer.error
     assert "what is made beside the model" in answer.error
+
+
+def test_second_derivatives_of_convolutions_widen_the_bounds_of_two_sizes(record: Record) -> None:
+    with connect(record("penalty", 4)) as queries, connect(record("penalty", 8)) as other:
+        answer = queries.fit(batch=[32], others=[other])
+    with connect(record("penalty", 32)) as queries:
+        real = queries.steps().to_pylist()[-1]["peak_bytes"]
+    told = answer.rows.to_pylist()[-1]["live_peak_bytes"]
+    below, above = (answer.figures[f"{which}_share"] for which in ("below", "above"))
+    assert below == above == CHANGING_SHARE
+    assert told * (1 - below) <= real <= told * (1 + above)
+    assert "second derivatives of convolutions" in answer.error

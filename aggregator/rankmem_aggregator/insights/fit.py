@@ -153,7 +153,9 @@ def _answer(
         if device.as_cuda or device.not_replayed or fitted.same.is_edited
         else "predicted",
         sentence=text.sentence(place.name, first, figures, rows),
-        error=text.error(below, above, len(fitted.recorded), as_cuda=device.as_cuda),
+        error=text.error(
+            below, above, len(fitted.recorded), as_cuda=device.as_cuda, changes=fitted.has_changing_kernels
+        ),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
         notes=text.notes(figures, rows[-1]),

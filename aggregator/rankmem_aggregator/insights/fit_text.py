@@ -77,7 +77,7 @@ def _largest(figures: Figures, name: str) -> str:
     return ""
 
 
-def error(below: float, above: float, num_sizes: int, *, as_cuda: bool) -> str:
+def error(below: float, above: float, num_sizes: int, *, as_cuda: bool, changes: bool) -> str:
     """How far the figures may be off."""
     if num_sizes == 1:
         bound = f"{above:.0%} above and up to {below:.0%} below"
@@ -90,6 +90,8 @@ def error(below: float, above: float, num_sizes: int, *, as_cuda: bool) -> str:
     else:
         how = "each recorded size was predicted from the others" if num_sizes > 2 else "from two sizes"
         found = f"within {above:.1%}, {how}; if all but the size stays as it is"
+        if changes:
+            found += "; second derivatives of convolutions take other scratch at other sizes"
     return (
         f"{found}; from at least to at most by what may be allocated otherwise on CUDA" if as_cuda else found
     )
