@@ -161,17 +161,22 @@ class NativeRecording:
         for accelerator in WITHOUT_TAP:
             if accelerator not in self._watched and _is_wanted(accelerator, self._torch, self._config):
                 self._watched.add(accelerator)
-                accelerator.part(self._torch)._lazy_call(partial(self._note_device_off, accelerator))
+                note = partial(self._note_device_off, accelerator)
+                getattr(accelerator.part(self._torch), "_lazy_call", lambda call: call())(note)
 
     def _note_device_off(self, accelerator: Accelerator) -> None:
+        """Called by torch after initialisation, or where it cannot say when that is, at once."""
         if os.getpid() != self._pid:
             return
-        if accelerator.has_history(self._torch):
-            why = f"{accelerator.label} was not there yet as recording began"
-        else:
-            why = f"this torch keeps no history of {accelerator.label}'s allocator"
-        self._guard.report(f"memory of {accelerator.label} devices is not recorded: {why}")
-        missing.record_device_off(self._tap, accelerator.device_type, why)
+        try:
+            if accelerator.has_history(self._torch):
+                why = f"{accelerator.label} was not there yet as recording began"
+            else:
+                why = f"this torch keeps no history of {accelerator.label}'s allocator"
+            self._guard.report(f"memory of {accelerator.label} devices is not recorded: {why}")
+            missing.record_device_off(self._tap, accelerator.device_type, why)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            self._guard.failed(error)
 
     def detail(self) -> dict[str, object]:
         """As the configuration has it; full where it is auto and the tap has to record all."""

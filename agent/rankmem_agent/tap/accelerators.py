@@ -55,7 +55,7 @@ class Accelerator:
     def native(self, torch: Any, what: str) -> Any:
         """The function of this kind in C++, as ``_cuda_memoryStats``; None where it is absent."""
         module = sys.modules[self.package] if self.package else torch
-        return getattr(module._C, f"_{self.name}_{what}", None)
+        return getattr(getattr(module, "_C", None), f"_{self.name}_{what}", None)
 
     def has_history(self, torch: Any) -> bool:
         """Whether its allocator keeps a history that can be read."""
