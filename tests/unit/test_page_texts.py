@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+import duckdb
 import pytest
 
 from block_logs import frame_rows, random_log
 from constructed import SESSION, empty_database, store_logs, store_rows
+from rankmem_aggregator.page.as_sql import as_sql
 from rankmem_aggregator.page.reading import statement
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import optional_of, page_names, page_text, page_texts
@@ -71,3 +73,10 @@ def test_the_texts_of_the_page_are_all_known(name: str) -> None:
     optional = optional_of(name)
     assert {page_text(name), page_text(name, optional)} <= page_texts()
     assert (page_text(name) == page_text(name, optional)) == (not optional)
+
+
+def test_every_text_as_sql_can_be_followed_by_another() -> None:
+    """A panel of two questions shows both: none may end within a comment."""
+    for text in page_texts():
+        shown = as_sql(text, dict.fromkeys(re.findall(r"\$(\w+)", text)))
+        assert len(duckdb.extract_statements(f"{shown};\n\nSELECT 1")) == 2, text

@@ -75,3 +75,4 @@ FROM turn
 CROSS JOIN unstreamed
 WHERE $categories::VARCHAR IS NULL OR is_among($categories::VARCHAR, '$.category[*]', category_before)  -- only with $categories
 -- In no order: of a million rows that would cost as much as reading them, and they are only added up.
+;
