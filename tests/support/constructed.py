@@ -343,6 +343,11 @@ def buckets_of(events: Sequence[Row], cuts: Sequence[int] = ()) -> list[Row]:
 def _bucket_of(events: Sequence[Row]) -> Row:
     first, last = events[0], events[-1]
     top = max(events, key=lambda event: (event["requested_bytes"], -event["seq"]))
+    figures: Row = {}
+    for name in ("allocated", "active"):
+        known = [event[f"{name}_bytes"] for event in events if event.get(f"{name}_bytes") is not None]
+        figures[f"{name}_peak_bytes"] = max(known, default=None)
+        figures[f"{name}_last_bytes"] = known[-1] if known else None
     return {name: first[name] for name in ("session_id", "attempt", "rank", "device")} | {
         "bucket_ns": first["time_ns"] // SECOND_NS * SECOND_NS,
         "seq_first": first["seq"],
@@ -356,4 +361,5 @@ def _bucket_of(events: Sequence[Row]) -> Row:
         "requested_last_bytes": last["requested_bytes"],
         "reserved_peak_bytes": max((e.get("reserved_bytes") or 0 for e in events), default=0) or None,
         "reserved_last_bytes": last.get("reserved_bytes"),
+        **figures,
     }
