@@ -59,11 +59,11 @@ class Accelerator:
 
     def has_history(self, torch: Any) -> bool:
         """Whether its allocator keeps a history that can be read."""
-        memory = getattr(self.part(torch), "memory", None)
-        return not self.missing(torch, memory)
+        return not self.missing(torch)
 
-    def missing(self, torch: Any, memory: Any) -> list[str]:
+    def missing(self, torch: Any) -> list[str]:
         """What a history needs and this torch lacks."""
+        memory = getattr(self.part(torch), "memory", None)
         wanted = ("_record_memory_history", "_snapshot")
         native = ("memoryStats", *(("isHistoryEnabled",) if self.tells_recording else ()))
         return [name for name in wanted if not hasattr(memory, name)] + [

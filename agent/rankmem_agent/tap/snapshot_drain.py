@@ -4,7 +4,8 @@ Stage: trainer, the fallback where the native tap cannot be built or there is no
 ring of events (:mod:`rankmem_agent.tap.snapshot_ring`) and what the hooks record. Goes out: the records of a
 spool, like the tap's, through :class:`~rankmem_agent.spool.python_writer.PythonSpoolWriter`. Runs in the
 user's threads, from the hooks, at step ends; there is no thread of ours. It never takes over a history that
-the user records (it reads along) and never switches a history off: that erases what was not read.
+the user records, where torch tells of it (it reads along), and never switches a history off: that erases what
+was not read.
 
 What is lost against the tap is reported once: see :func:`losses`. A drain of 8,192 events takes some 80 ms of
 CPU time (torch 2.11): half of it is the look, with the GIL and each allocator's lock. So this is not for

@@ -242,7 +242,7 @@ class _Runs:
         self._numbers = numbers
         self._course = course
         self._operator = writer.intern(UNKNOWN_OPERATOR)
-        self.place = 0
+        self._place = 0
         self._stacks: dict[tuple[int, ...], int] = {}
         """By the identities of the frames: a look has one dictionary for equal ones, as long as it lives."""
         self._call_id = 0
@@ -251,13 +251,13 @@ class _Runs:
     def at(self, time_ns: int, frames: Sequence[dict[str, Any]]) -> int:
         """The call of an allocation; times do not fall. 0 without frames: the autograd thread has none."""
         course = self._course
-        while self.place + 1 < len(course) and course[self.place + 1][0] <= time_ns:
-            self.place += 1
+        while self._place + 1 < len(course) and course[self._place + 1][0] <= time_ns:
+            self._place += 1
         key = tuple(map(id, frames))
         stack_id = self._stacks.get(key)
         if stack_id is None:
             stack_id = self._stacks[key] = self._stack(frames)
-        run = (stack_id, self.place)
+        run = (stack_id, self._place)
         if run != self._run:
             self.end(time_ns)
             self._run = run
@@ -275,7 +275,7 @@ class _Runs:
 
     def _begin(self, time_ns: int) -> None:
         self._call_id = next(self._numbers)
-        _, step, phase = self._course[self.place]
+        _, step, phase = self._course[self._place]
         begin = timed(
             Kind.CALL_BEGIN,
             time_ns,

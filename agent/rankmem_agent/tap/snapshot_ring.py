@@ -69,7 +69,7 @@ class TorchHistory:
     """The recording of ``torch.cuda.memory`` or its like.
 
     Args:
-        accelerator: whose. Of XPU's torch does not say whether it is on: it is as it was left here.
+        accelerator: whose. Of XPU's torch does not say whether it is on: one of the program's is replaced.
 
     Raises:
         RankmemError: UNSUPPORTED where this torch lacks what is needed, or its allocator keeps no history.
@@ -84,7 +84,7 @@ class TorchHistory:
         numbers = (int(version[1]), int(version[2])) if version else (0, 0)
         self._counts_pinned_in_use = accelerator.name == "cuda" and numbers >= PINNED_IN_USE_SINCE
         self._hint = "install a C++ compiler for the native tap" if self._is_cuda else "update torch"
-        missing = accelerator.missing(torch, self._memory)
+        missing = accelerator.missing(torch)
         if missing:
             message = f"torch {torch.__version__} has no {', '.join(missing)}"
             raise RankmemError(Code.UNSUPPORTED, message, self._hint)
