@@ -21,6 +21,7 @@ from rankmem_agent.tap.accelerators import NPU, ROCM, XPU, Accelerator
 from rankmem_agent.tap.library import CpuSees, Stat, What
 from rankmem_agent.tap.prebuilt import Build
 from rankmem_protos.errors import Code, RankmemError
+from spool_bytes import records_of
 
 
 class FakeTap(Recorded):
@@ -63,6 +64,8 @@ class FakeTap(Recorded):
 
 class FakeTorch:
     """As much of torch as is asked: its CUDA version and a queue of calls after initialisation."""
+
+    __version__ = "2.13.0"
 
     def __init__(self, cuda_version: str | None, **built_for: str) -> None:
         self.queued: list[Callable[[], None]] = []
@@ -164,6 +167,21 @@ def test_an_accelerator_without_a_tap_is_recorded_through_its_history(
     assert isinstance(chosen, cuda.SnapshotAttachment)
     assert chosen._accelerator.label == accelerator.label
     assert "cpu" in _open(monkeypatch, torch, RANKMEM_DEVICES="cpu").did
+
+
+@pytest.mark.parametrize("devices", ["cpu,npu", "npu", "auto"])
+def test_the_host_s_memory_is_a_gap_where_it_is_named_and_a_history_is_recorded(
+    devices: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = _other(NPU, {}, monkeypatch)
+    _with_node(NPU, tmp_path, monkeypatch)
+    config = AgentConfig.from_environment({"RANKMEM_DEVICES": devices})
+    chosen = recording.choose(torch, config, Guard(0))
+    (tmp_path / "spool").mkdir()
+    chosen.open(tmp_path / "spool")
+    chosen.close()
+    off = [record for record in records_of(tmp_path / "spool").values() if record["kind"] == Kind.OFF]
+    assert [each["device_type"] for each in off] == [DeviceType.CPU] * ("cpu" in devices)
 
 
 @pytest.mark.parametrize(("accelerator", "built_for"), OTHERS)

@@ -109,7 +109,7 @@ class SnapshotAttachment:
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool; the history is switched on after the device's initialisation."""
-        from rankmem_agent.tap.snapshot_drain import SnapshotDrain
+        from rankmem_agent.tap.snapshot_drain import SnapshotDrain, by_history
         from rankmem_agent.tap.snapshot_ring import TorchHistory
 
         history = TorchHistory(self._torch, self._accelerator)
@@ -117,6 +117,8 @@ class SnapshotAttachment:
         self._drain = SnapshotDrain(history, writer, self._guard.report, self._accelerator)
         self._accelerator.part(self._torch)._lazy_call(self._attach)
         recorder: Recorder = self._drain
+        if self._config.devices is not None and "cpu" in self._config.devices:  # named, and there is no tap
+            missing.record_device_off(recorder, DeviceType.CPU, by_history(self._accelerator))
         return recorder
 
     def detail(self) -> dict[str, object]:
