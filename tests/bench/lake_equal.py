@@ -96,7 +96,8 @@ def differing(file: Queries, alone: Queries, scattered: Queries, *, named: bool)
             asked[f"query {what}"] = lambda q, at, text=text, given=given: q.sql(text, given)  # type: ignore[misc]
         by_workers = asked.keys() - OF_ONE_RANK.keys()
     wrong: dict[str, list[str]] = {"one process": [], "workers": []}
-    for what, ask in asked.items():
+    for number, (what, ask) in enumerate(asked.items(), 1):
+        say(f"comparing {number} of {len(asked)}: {what}")
         expected = ask(file, at)
         assert expected.num_rows or what.startswith("query"), what  # two empty answers say nothing
         if not expected.equals(ask(alone, at), check_metadata=True):

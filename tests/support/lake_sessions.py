@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
 import pyarrow as pa
 
 from constructed import BASE_NS, SECOND_NS, RankLog, empty_database, store_logs, store_rows
@@ -16,6 +18,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import (
     Scatter,
+    head_of,
     mindstudio_names,
     mindstudio_text,
     query_names,
@@ -56,7 +59,7 @@ def lake_sessions(path: Path) -> Path:
         _lived(log, dice, 4 * SECOND_NS)
         logs.append(log)
     older = logs[1]
-    older.preexisting("older", 5_000, device="cuda:0")
+    older.preexisting("older", 5_000, device="cuda:0", address=4096)
     with empty_database(str(path)) as connection:
         store_logs(connection, logs)
         place = {"session_id": RESTARTED, "attempt": 0}
@@ -98,7 +101,30 @@ def lake_sessions(path: Path) -> Path:
             store_rows(connection, "weight", [of_rank | weight])
             device = {"device": "cuda:0", "name": "H", "total_bytes": 1 << 30, "source": "tap"}
             store_rows(connection, "device_info", [of_rank | device])
+            _of_other_tables(connection, log)
     return path
+
+
+def _of_other_tables(connection: duckdb.DuckDBPyConnection, log: RankLog) -> None:
+    """What else a rank tells of: its batches, what it held before, what others held, what it was told."""
+    of_rank = {"session_id": log.session_id, "attempt": log.attempt, "rank": log.rank}
+    of_device = of_rank | {"device": "cuda:0"}
+    inputs = [
+        {
+            "step": row["step"], "seq": row["seq"], "time_ns": row["ended_ns"], "with_grad": True,
+            "argument": "0", "shape": f"[{4 + number % 3}, 8]", "call_bytes": 128, "num_left_out": 0,
+        }
+        for number, row in enumerate(log.steps)
+    ]  # fmt: skip
+    store_rows(connection, "step_input", [of_rank | row for row in inputs])
+    older = {"seq": 0, "address": 4096, "size_bytes": 2 << 20, "stream": 0}
+    store_rows(connection, "older_segment", [of_device | older])
+    sampled = {"time_ns": BASE_NS + log.started + 5, "component": "HCCL", "reserved_bytes": 3 << 20}
+    store_rows(connection, "component_sample", [of_device | sampled])
+    order = {"order_id": 1, "what": "summary", "step_first": 1, "asked_ns": BASE_NS}
+    store_rows(connection, "control_order", [of_rank | order])
+    change = {"order_id": 1, "outcome": "applied", "detail": "summary", "step": 1, "seq": 9}
+    store_rows(connection, "control_change", [of_rank | change | {"time_ns": BASE_NS + log.started + 9}])
 
 
 def _lived(log: RankLog, dice: random.Random, until: int) -> None:
@@ -181,34 +207,33 @@ def _of_session(queries: Queries, name: str, session: str) -> tuple[str, dict[st
 def named_questions(
     session: str, at_ns: int, groups_most: int | None = None
 ) -> Iterator[tuple[str, str, dict[str, Value]]]:
-    """For each named query: a label, its text, its parameters."""
-    values: dict[str, Value] = {
-        "session": session, "time_ns": at_ns, "now_ns": at_ns, "attempt": None, "rank": None, "device": None,
-        "shares": None, "figure": "requested", "device_type": "cuda", "ranks": None, "from_ns": None,
-        "until_ns": None, "by_second": False, "order": "peak", "per_rank": False, "seq": 20, "stack_id": 1,
-        "coarse": False, "first_ns": 0,
+    """For each named query: a label, its text, its parameters.
+
+    A parameter that may be NULL is NULL where nothing else is said; of the others each has a value, so that
+    the answer has rows.
+    """
+    always: dict[str, Value] = {"time_ns": at_ns, "now_ns": at_ns}
+    one: dict[str, Value] = {
+        "session": session, "attempt": 0, "rank": 1, "device": "cuda:0", "device_type": "cuda", "step": 1,
+        "seq": 20, "from_seq": 5, "to_seq": 60, "stack_id": 1, "order_id": 1, "at_most": 1000, "first_ns": 0,
+        "num_instants": 3, "figure": "requested", "order": "peak", "of_group": "category", "shares": "[]",
+        "by_second": False, "per_rank": False, "coarse": False,
+        "instants": json.dumps([{"at_ns": at_ns, "seq": 20}]),
+        "points": json.dumps([{"attempt": 0, "rank": 1, "device": "cuda:0", "seq": 20}]),
     }  # fmt: skip
     for name in query_names():
         text = query_text(name)
-        names = set(re.findall(r"\$(\w+)", text))
-        of_one = name in ("live_at_peak", "live_at_time", "oom_held", "curve") or (
-            name.startswith("curve_") and "rank" in names and name != "curve_track"
-        )
-        groups = [None]
-        if "by" in names:
+        groups: list[str | None] = [None]
+        given: dict[str, Value] = {}
+        for line in head_of(text).parameters:
+            parameter = line.split()[0]
+            given[parameter] = always.get(parameter, None if "NULL" in line else one.get(parameter))
+        if "by" in given:
             groups = list(RANK_GROUPS if name in ("peak_by_ranks", "curve_by_ranks") else BLOCK_GROUPS)
-            groups = (
-                ["stream", "component"] if name in ("peak_by_allocator", "curve_by_allocator") else groups
-            )
+            if name in ("peak_by_allocator", "curve_by_allocator"):
+                groups = ["stream", "component"]
         for group in groups:
-            given = {key: values.get(key) for key in names} | ({"by": group} if group else {})
-            if of_one:
-                given |= {
-                    key: value
-                    for key, value in (("rank", 1), ("attempt", 0), ("device", "cuda:0"))
-                    if key in names
-                }
-            yield f"{name} {group or ''}", text, given
+            yield f"{name} {group or ''}", text, given | ({"by": group} if group else {})
 
 
 def rows_of(table: pa.Table, *, without_stacks: bool = False) -> tuple[list[str], list[str]]:

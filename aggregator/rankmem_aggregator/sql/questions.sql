@@ -246,7 +246,7 @@ ORDER BY group_name, place;
 -- Scatter: hosts
 SELECT * FROM incompleteness
 WHERE session_id = $session
-ORDER BY attempt, rank, since_ns NULLS FIRST, why, what, detail;
+ORDER BY attempt, rank, since_ns NULLS FIRST, why, what, detail, sentence;
 
 -- name: rank_coordinates
 -- Question: Where in the job is each rank: its host, and its parallel coordinates where it reported any?
