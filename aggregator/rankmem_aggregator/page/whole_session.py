@@ -1,4 +1,4 @@
-"""What a question about the whole of a session means: its range of time, and the devices that are shown first.
+"""What a question about the whole of a session means: its range of time, and the devices shown first.
 
 Stage: page, in the thread of a request. As the page itself draws it, so that it may ask before it knows.
 """
