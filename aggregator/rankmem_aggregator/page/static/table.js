@@ -1,6 +1,6 @@
 // A table of rows: columns to choose, sorting in three states, keyboard, copying.
 
-import { button, copyText, el } from "./dom.js";
+import { button, copyText, el, openDialog } from "./dom.js";
 import { keepFocus, refill } from "./focus.js";
 import { noFormula } from "./formulas.js";
 import { shortened } from "./shades.js";
@@ -96,15 +96,7 @@ export class Table {
         }),
         ` ${column.title}`,
       );
-    const dialog = el(
-      "dialog",
-      { "aria-label": "Columns", onclose: () => dialog.remove() },
-      el("h2", {}, "Columns"),
-      el("div", { class: "choices" }, ...this.columns.map(box)),
-      button("close", () => dialog.close()),
-    );
-    document.body.append(dialog);
-    dialog.showModal();
+    const dialog = openDialog("Columns", {}, el("div", { class: "choices" }, ...this.columns.map(box)), button("close", () => dialog.close()));
   }
 
   drawHead() {
