@@ -5,6 +5,7 @@ import * as api from "./api.js";
 import { announce, button, el, openDialog } from "./dom.js";
 import { noFormula } from "./formulas.js";
 import * as session from "./session.js";
+import * as state from "./state.js";
 import { surfaceOf } from "./surface.js";
 import { svgOf } from "./svg.js";
 
@@ -89,7 +90,7 @@ function files(panel) {
   const [from, to] = session.range();
   const whole = from === job.first && to === job.last ? {} : { from, to };
   const of = (kind, name, given) => async () => ({ name, body: await api.file(session.of(`file/${kind}`), given) });
-  const found = [["HTML", "the page in one file, which opens anywhere", of("html", "page.html", whole)]];
+  const found = [["HTML", "the page in one file, which opens anywhere", of("html", "page.html", { ...whole, marks: state.get("marks") })]];
   if (!chosen) return found;
   const rank = { ...whole, rank: chosen.rank };
   return [
