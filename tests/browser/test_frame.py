@@ -253,10 +253,46 @@ def test_links_of_the_tiles_lead_on_from_what_is_shown(page: OpenPage) -> None:
     assert ["operator", "2"] in links
 
 
-def test_code_and_session_are_asked_for_once(page: OpenPage) -> None:
+def test_a_panel_fails_alone_and_asks_again(page: OpenPage) -> None:
+    page.expected = ("503",)
+    told = {"code": "unavailable", "message": "the aggregator is gone", "hint": "start it again"}
+    page.tab.route("**/flame?*", lambda route: route.fulfill(status=503, json=told))
+    page.open(view="job")
+    said = page.tab.locator("#flame .message.failed").inner_text()
+    assert "the aggregator is gone" in said
+    assert "Try: start it again" in said
+    page.until_announced("the aggregator is gone")
+    drawn = page.tab.evaluate("() => window.rankmem.panels().filter(each => each.drawn).map(each => each.id)")
+    assert {"heat", "curve", "block_map", "blocks", "ranks_curve"} <= set(drawn)
+    page.tab.unroute("**/flame?*")
+    page.tab.click("#flame .message.failed button:has-text('again')")
+    page.settle()
+    assert page.drawn("flame")["facts"]["bytes"] == 80 << 20
+
+
+def times_asked(page: OpenPage, *paths: str) -> list[int]:
+    """How often the page has asked for each of these."""
+    return [sum(path in f"{url}|" for url in page.requests) for path in paths]
+
+
+def test_code_session_and_heat_map_are_asked_for_once(page: OpenPage) -> None:
     page.open()
     session = page.state("s")
+    assert times_asked(page, "/code|", "/sessions?limit=1|", "/job|", "/heat?") == [1, 1, 1, 1]
+    for state in ({}, {"mode": "median"}, {"line": "1"}, {"from": SECOND, "to": 3 * SECOND}):
+        page.requests.clear()
+        page.open(s=session, **state)
+        assert times_asked(page, "/code|", "/job|", "/heat?") == [1, 1, 1], state
     page.requests.clear()
+    page.open(s=session, view="rank")
+    assert times_asked(page, "/code|", "/job|", "/heat?") == [1, 1, 0]
+
+
+def test_what_was_asked_early_and_does_not_fit_is_asked_again(page: OpenPage) -> None:
+    page.open()
+    session, whole = page.state("s"), page.drawn("heat")
+    page.requests.clear()
+    page.tab.add_init_script("Object.defineProperty(window, 'innerWidth', {value: 700})")
     page.open(s=session)
-    for path in ("/code", f"/{session}/job"):
-        assert sum(url.endswith(path) for url in page.requests) == 1
+    assert times_asked(page, "/heat?") == [2], "another window was expected"
+    assert page.drawn("heat") == whole

@@ -11,10 +11,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from busy_rank import DEVICE, busy_log
-from constructed import empty_database, store_logs, store_rows
+from constructed import BASE_NS, SESSION, RankLog, empty_database, store_logs, store_rows
 from page_browser import OpenPage, opened_page
 from page_server import PageClient, served_page
 
+SECOND = 1_000_000_000
 WHOSE = f"rank = 1 AND device = '{DEVICE}'"
 
 
@@ -217,3 +218,30 @@ def test_a_drag_in_the_strip_below_chooses_the_range(page: OpenPage) -> None:
     begin, end = int(page.state("from") or 0), int(page.state("to") or 0)
     assert abs((begin - limits[0]) / whole - (300 - 64) / width) < 0.01
     assert abs((end - limits[0]) / whole - (600 - 64) / width) < 0.01
+
+
+def test_of_many_components_the_smallest_are_one_line_and_the_table_has_all(
+    browser: Browser, tmp_path: Path
+) -> None:
+    log = RankLog(ended=10 * SECOND)
+    log.alloc("x", 1000, at=SECOND, device="npu:0")
+    place = {"session_id": SESSION, "attempt": 0, "rank": 0, "device": "npu:0"}
+    samples = [
+        place
+        | {"component": f"C{i}", "seq": 1, "time_ns": BASE_NS + at * SECOND, "reserved_bytes": (i + at) << 20}
+        for i in range(20)
+        for at in (2, 3)
+    ]
+    with empty_database(str(tmp_path / "job.duckdb")) as connection:
+        store_logs(connection, [log])
+        store_rows(connection, "component_sample", samples)
+    with served_page(tmp_path / "job.duckdb") as served, opened_page(browser, served) as opened:
+        opened.open(view="rank")
+        drawn = [line for line in opened.drawn("beyond") if line["name"].startswith(("C", "13"))]
+        assert [line["name"] for line in drawn] == [
+            *(f"C{i}" for i in range(19, 12, -1)),
+            "13 smaller components",
+        ]
+        assert drawn[-1]["values"] == [sum(i + at for i in range(13)) << 20 for at in (2, 3)]
+        opened.tab.click("#beyond button:has-text('table')")
+        assert opened.tab.locator("#beyond tbody tr").count() >= 20

@@ -202,3 +202,5 @@ def test_where_nothing_failed_and_segments_are_not_known_the_page_says_so(
         page.change(view="segments")
         assert "not recorded" in page.tab.inner_text("#fragmentation")
         assert "A CPU has no segments" in page.tab.inner_text("#segments")
+        page.change(view="job")
+        assert "A group needs three ranks for that" in page.tab.inner_text("#odd")

@@ -158,8 +158,9 @@ def test_a_panel_saves_its_picture_and_rows(page: OpenPage, tmp_path: Path, pane
 
 
 def test_the_page_saves_itself_and_opens_offline(page: OpenPage, browser: Browser, tmp_path: Path) -> None:
-    page.change(view="job")
+    page.change(view="job", marks="warm-up@0~1000")
     out = saved(page, "curve", "HTML", tmp_path)
+    page.change(marks="")
     context = browser.new_context(offline=True)
     tab = context.new_page()
     faults: list[str] = []
@@ -168,4 +169,6 @@ def test_the_page_saves_itself_and_opens_offline(page: OpenPage, browser: Browse
     tab.wait_for_selector("#curve canvas")
     assert not faults
     assert "Rank 2" in tab.inner_text("#curve-title")
+    tab.keyboard.press("m")
+    assert "warm-up" in tab.inner_text("dialog tr")
     context.close()

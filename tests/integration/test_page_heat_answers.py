@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from constructed import BASE_NS, SECOND_NS, SESSION
+from constructed import BASE_NS, SECOND_NS, SESSION, RankLog, empty_database, store_logs
 from page_answers import Answers
 from page_server import PageClient, served_page
 from page_story import GAP_RANK, LEAK_BYTES, STEPS, mixed_logs, write_logs, write_many, write_story
@@ -246,6 +246,43 @@ def test_before_its_first_event_a_device_held_its_older_blocks(
     assert answer["ranks"].to_pylist()[0] == [0]
     assert answer["top_bytes"].to_pylist()[0] == older[0][0]
     assert all(cell > 0 for cell in cells_of(answer)[0])
+
+
+def test_without_a_range_and_a_type_it_is_the_whole_session_on_its_accelerators(tmp_path: Path) -> None:
+    log = RankLog(ended=10 * SECOND_NS)
+    for second in range(9):
+        log.alloc(f"b{second}", 100 << second, at=second * SECOND_NS, device=("cuda:0", "cpu")[second % 2])
+    with empty_database(str(tmp_path / "job.duckdb")) as connection:
+        store_logs(connection, [log])
+    with served_page(tmp_path / "job.duckdb") as served:
+        job = served.facts(f"s/{SESSION}/job")
+        whole = {"from": job["first_ns"], "to": job["last_ns"], "device_type": "cuda"}
+        answer, explicit = served.ask(HEAT, bins=96, rows=12), served.ask(HEAT, **whole, bins=96, rows=12)
+        later = served.facts(HEAT, from_=5, bins=96)["asked"]
+    assert answer.to_pydict() == explicit.to_pydict()
+    assert facts_of(answer)["asked"] == facts_of(explicit)["asked"]
+    assert facts_of(answer)["asked"].items() >= {**whole, "bins": 96, "rows": 12, "mode": "abs"}.items()
+    assert (later["from"], later["to"]) == (5, job["last_ns"])
+
+
+@pytest.mark.parametrize("length_ns", [1, 1000, 1023, 1024, 5 * SECOND_NS])
+def test_of_a_running_session_cells_stay_the_same_until_its_time_has_doubled(
+    tmp_path: Path, length_ns: int
+) -> None:
+    log = RankLog()
+    log.alloc("x", 100, at=0)
+    log.alloc("y", 100, at=length_ns)
+    with empty_database(str(tmp_path / "job.duckdb")) as connection:
+        store_logs(connection, [log])
+    with served_page(tmp_path / "job.duckdb") as served:
+        job, asked = served.facts(f"s/{SESSION}/job"), served.facts(HEAT, bins=96)["asked"]
+    assert job["session"]["state"] == "running"
+    length = asked["to"] - asked["from"] + 1
+    cell_ns = length // asked["bins"]
+    assert cell_ns & (cell_ns - 1) == 0, "a power of two"
+    assert length == cell_ns * asked["bins"]
+    assert asked["bins"] <= 1024
+    assert asked["to"] - cell_ns < job["last_ns"] <= asked["to"]
 
 
 def test_nothing_is_known_before_a_process_begins_and_after_it_ends(client: PageClient) -> None:

@@ -250,7 +250,7 @@ def test_a_block_is_coloured_by_what_it_meant_at_the_end_of_the_range(client: Pa
     assert "activation" not in facts_of(before)["groups"]
 
 
-@pytest.mark.parametrize(("colour", "num_names"), [("stream", 4), ("age", 6), ("operator", 13), ("line", 1)])
+@pytest.mark.parametrize(("colour", "num_names"), [("stream", 4), ("age", 6), ("operator", 13), ("line", 2)])
 def test_colours_stand_for_at_most_twelve_groups_and_others(
     client: PageClient, colour: str, num_names: int
 ) -> None:
@@ -260,7 +260,8 @@ def test_colours_stand_for_at_most_twelve_groups_and_others(
     assert ("others" in names) == (colour == "operator")
     if colour == "stream":
         for row in answer.to_pylist():
-            assert names[row["group"]] == (row["stream"] or "unknown")
+            nameless = "before the recording" if row["block"] < 0 else "unknown"
+            assert names[row["group"]] == (row["stream"] or nameless)
 
 
 def test_picked_groups_are_drawn_alone(client: PageClient) -> None:

@@ -74,6 +74,40 @@ def client(path: Path) -> Iterator[PageClient]:
         yield served
 
 
+def test_of_blocks_without_an_address_the_bytes_are_known_and_nothing_else(tmp_path: Path) -> None:
+    log = RankLog(ended=1000 * MS)
+    log.preexisting("older", 5000, device="cuda:0")
+    log.alloc("x", 3000, at=3 * MS, device="cuda:0", address=None)
+    log.alloc("gone", 700, at=4 * MS, device="cuda:0", address=None)
+    log.free("gone", at=5 * MS)
+    with empty_database(str(tmp_path / "job.duckdb")) as connection:
+        store_logs(connection, [log])
+    with served_page(tmp_path / "job.duckdb") as served:
+        answer = served.ask(f"s/{SESSION}/segments", rank=0, seq=2)
+    facts = facts_of(answer)
+    assert (answer.num_rows, facts["segments"], facts["pools"]) == (0, [], [])
+    assert (facts["num_without_address"], facts["requested_bytes"]) == (2, 8000)
+    assert facts["pending_bytes"] is None, "where they lay may be waited for"
+
+
+def test_older_blocks_are_named_where_nothing_else_is_known_of_them(tmp_path: Path) -> None:
+    log = RankLog(ended=1000 * MS)
+    cuda = "cuda:0"
+    log.preexisting("older", 5000, device=cuda, address=0x10_0000_0000)
+    log.preexisting("known", 6000, device=cuda, address=0x10_0001_0000, operator="aten::k", category="input")
+    log.alloc("new", 3000, at=3 * MS, device=cuda, address=0x10_0002_0000)
+    with empty_database(str(tmp_path / "job.duckdb")) as connection:
+        store_logs(connection, [log])
+    with served_page(tmp_path / "job.duckdb") as served:
+        rows = served.ask(f"s/{SESSION}/segments", rank=0).to_pylist()
+    older = "before the recording"
+    assert [(row["category"], row["operator"], row["line"]) for row in rows] == [
+        (older, older, older),
+        ("input", "aten::k", older),
+        ("unknown", None, None),
+    ]
+
+
 def failures(path: Path) -> list[dict[str, Any]]:
     with connect(path) as queries:
         return list(queries.oom(SESSION).to_pylist())

@@ -73,7 +73,9 @@ def test_the_first_views_modules_are_asked_for_at_once_and_no_other() -> None:
     (name,) = re.findall(r'FIRST = "(\w+)"', (STATIC / "views" / "index.js").read_text("utf-8"))
     assert f"/views/{name}.js" in FIRST_MODULES
     body, _ = StaticFiles(STATIC).file("/")
-    named = re.findall(r'<link rel="modulepreload" href="of-\w+/([^"]+)">', body.plain().decode())
+    named = re.findall(
+        r'<link rel="modulepreload" fetchpriority="low" href="of-\w+/([^"]+)">', body.plain().decode()
+    )
     assert len(named) == len(set(named))
     needed, waiting = set(), [STATIC / path.lstrip("/") for path in FIRST_MODULES]
     while waiting:

@@ -57,6 +57,17 @@ def test_each_rank_has_a_state_and_its_lag(database: duckdb.DuckDBPyConnection) 
     assert [row["silent_ns"] for row in found] == [SECOND_NS, 31 * SECOND_NS, 2 * SECOND_NS, None, None]
 
 
+def test_an_imported_recording_has_no_lag(database: duckdb.DuckDBPyConnection) -> None:
+    """It is stored whenever somebody imports it: years later, too."""
+    log = RankLog(ended=99 * SECOND_NS)
+    log.totals("cpu", [(98 * SECOND_NS, 50)])
+    store_logs(database, [log])
+    stored(database, 0, ago_s=1, final=True)
+    assert ask(database, "status")[0]["lag_ns"] is not None
+    database.execute("UPDATE session SET source = 'mindstudio'")
+    assert ask(database, "status")[0]["lag_ns"] is None
+
+
 def test_a_process_that_went_on_by_exec_is_one_rank(database: duckdb.DuckDBPyConnection) -> None:
     log = RankLog()
     log.totals("cpu", [(10, 50)])

@@ -37,6 +37,8 @@ class Selection:
     """Called with what is being written."""
     missing: tuple[str, ...] = ()
     """What the session lacks, a line each: a file that can carry it does."""
+    marks: str = ""
+    """Ranges and instants that a user of the page named, as its link has them; of the page in one file."""
 
     def rows(self, name: str, **values: Value) -> list[dict[str, Any]]:
         """The rows of ``exports/{name}.sql``; see :meth:`stream_of`."""

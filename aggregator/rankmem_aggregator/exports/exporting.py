@@ -39,6 +39,7 @@ def export(
     ranks: Sequence[int] | None = None,
     from_ns: int | None = None,
     until_ns: int | None = None,
+    marks: str = "",
     force: bool = False,
     progress: Callable[[str], None] = silent,
 ) -> ExportResult:
@@ -52,6 +53,7 @@ def export(
         ranks: global ranks; None for all, or for the highest where the file holds one.
         from_ns: start of the range, on the common clock.
         until_ns: its end.
+        marks: as in :class:`Selection`.
         force: replace an existing file or folder.
         progress: called with what is being written.
 
@@ -85,6 +87,7 @@ def export(
         until_ns=until_ns,
         progress=progress,
         missing=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
+        marks=marks,
     )
     _check_ranks(selection)
     return _write(kind, selection, out_path)

@@ -25,6 +25,7 @@ def write_html(selection: Selection, out: Path) -> ExportResult:
         from_ns=selection.from_ns,
         until_ns=selection.until_ns,
         missing=selection.missing,
+        marks=selection.marks,
         progress=selection.progress,
     )
     out.write_text(text, encoding="utf-8")

@@ -108,7 +108,10 @@ class DeviceLog:
             .to_pylist()
         )
         with_address = rows.filter(pc.invert(is_move))
-        self.num_without_address = with_address["address"].null_count
+        unplaced = with_address.filter(with_address["address"].is_null())
+        self.num_without_address = unplaced.num_rows
+        self.bytes_without_address = int(_numbers(unplaced["size_bytes"]).sum())
+        """Of all blocks of the rows: of one instant's those alive then."""
         placed = with_address.filter(with_address["address"].is_valid())
         self.blocks = placed.take(np.argsort(_numbers(placed["address"]), kind="stable"))
         """Those with an address, by that."""

@@ -19,7 +19,7 @@ from pyarrow import csv, parquet
 
 from rankmem_aggregator.csv_cells import guarded, no_formula
 from rankmem_aggregator.exports.exporting import export
-from rankmem_aggregator.page.parameters import RANK, TIME, check_range, integers, parameter
+from rankmem_aggregator.page.parameters import RANK, TIME, check_range, integers, parameter, text
 from rankmem_aggregator.page.reading import Reading, facts_of
 from rankmem_protos.bounds import RANKS_MAX
 from rankmem_protos.errors import Code, RankmemError
@@ -28,6 +28,8 @@ FILE_BYTES_MAX: Final = 1 << 30
 """Of a file for another tool, which is made whole before it is sent."""
 FILE_S: Final = 300.0
 """For making one."""
+MARKS_CHARACTERS_MAX: Final = 2000
+"""As a link of the page may have."""
 SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
 
 
@@ -136,6 +138,9 @@ class FileAsked:
     )
     from_ns: int | None = parameter(TIME, "begin, ns since the session's start", name="from", default=None)
     until_ns: int | None = parameter(TIME, "end", name="to", default=None)
+    marks: str = parameter(
+        text(MARKS_CHARACTERS_MAX), "marks of the page in one file, as in its link", default=""
+    )
 
 
 FILES: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -165,6 +170,7 @@ def file_of(reading: Reading, kind: str, asked: FileAsked) -> bytes:
             ranks=ranks,
             from_ns=reading.absolute(asked.from_ns),
             until_ns=reading.absolute(asked.until_ns),
+            marks=asked.marks,
         )
         if out.stat().st_size > FILE_BYTES_MAX:
             raise RankmemError(

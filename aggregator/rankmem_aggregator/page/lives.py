@@ -10,12 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from rankmem_aggregator.page.parameters import check_range, choice
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.query.types import Value
 from rankmem_protos.bounds import NUMBER_MAX
 from rankmem_protos.errors import Code, RankmemError
 
+OLDER: Final = "before the recording"
+"""The group of blocks older than the recording of which no other is known."""
 WHICH: Final = choice(("alive", "made", "freed", "touching", "kept"))
 """``alive``: after an event; ``made``, ``freed``: in a range; ``touching``: alive at any time of it;
 ``kept``: made in it and not freed by its end, which memray calls leaked, MindStudio Insight unreleased."""
@@ -94,3 +99,9 @@ def lives_of(
 def block_is_gone(block: int) -> RankmemError:
     """The refusal for a block that is not among those that are meant."""
     return RankmemError(Code.NOT_FOUND, f"no block {block} here", "ask for the first page, without after")
+
+
+def named_if_older(groups: pa.Array, blocks: pa.Array) -> pa.Array:
+    """The groups of these blocks; :data:`OLDER` where a block has none and is older than the recording."""
+    nameless = pc.and_(pc.is_null(groups), pc.less(blocks, 0))
+    return pc.if_else(pc.fill_null(nameless, False), OLDER, groups)

@@ -52,6 +52,7 @@ def one_file(
     from_ns: int | None = None,
     until_ns: int | None = None,
     missing: Sequence[str] = (),
+    marks: str = "",
     progress: Callable[[str], None] = lambda text: None,
 ) -> str:
     """The text of the file.
@@ -62,6 +63,7 @@ def one_file(
         from_ns: begin of the range that is shown, on the common clock; None: the session's.
         until_ns: its end.
         missing: what the session lacks, a line each.
+        marks: named ranges and instants, as the page's link has them.
         progress: called with what is asked.
 
     Raises:
@@ -87,7 +89,7 @@ def one_file(
         "rankmem": version("rankmem"),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "session": session_id,
-        "state": chosen.state(session_id),
+        "state": chosen.state(session_id) | ({"marks": marks} if marks else {}),
         "from": chosen.first_ns,
         "to": chosen.last_ns,
         "holds": chosen.text(),

@@ -21,6 +21,7 @@ from rankmem_aggregator.page.address_space import (
     address_texts,
     read_address,
 )
+from rankmem_aggregator.page.lives import OLDER, named_if_older
 from rankmem_aggregator.page.parameters import (
     DEVICE,
     RANK,
@@ -57,7 +58,7 @@ OTHERS: Final = "others"
 COLOURS: Final = (*get_args(BlockBy), "age")
 AUTO: Final = "auto"
 _AUTO: Final = ("category", "line", "operator", "stream")
-_NO_CATEGORY: Final = ("unknown", "before the recording")
+_NO_CATEGORY: Final = ("unknown", OLDER)
 _AGES: Final = (10, 100, 1_000, 10_000, 100_000)
 """In events: the lives that the colours of age tell apart."""
 _AGES_NS: Final = (1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
@@ -359,6 +360,7 @@ def _groups(lives: _Lives, axis: str, colour: str) -> tuple[Array, list[str]]:
     column = lives.rows[colour].combine_chunks()
     if not pa.types.is_string(column.type):
         column = column.cast(pa.string())
+    column = named_if_older(column, lives.rows["allocation_id"].combine_chunks())
     codes = column.dictionary_encode(null_encoding="encode")
     names = [_name(name) for name in codes.dictionary.to_pylist()]
     code = codes.indices.to_numpy(zero_copy_only=False)

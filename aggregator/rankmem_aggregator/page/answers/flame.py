@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.page.flame_tree import Step, bounded, merged, tree_of
 from rankmem_aggregator.page.job_shares import PEAK_S, job_shares
-from rankmem_aggregator.page.lives import WHICH, WHICH_DOC, Lives, lives_of
+from rankmem_aggregator.page.lives import OLDER, WHICH, WHICH_DOC, Lives, lives_of
 from rankmem_aggregator.page.parameters import (
     DEVICE,
     RANK,
@@ -38,7 +38,6 @@ RANKS_AT_ONCE: Final = 64
 """A pipeline stage of a large job; all ranks at once are the job at its peak."""
 MIN_SHARE: Final = 0.0005
 """Half a pixel of a wide screen."""
-OLDER: Final = "before the recording"
 WITHOUT: Final = {"line": "no stack recorded", "module": "no module", "operator": "no operator"}
 _WORDS: Final = {"line": "frame", "module": "module", "operator": "operator"}
 """The kind of a node."""

@@ -38,6 +38,7 @@ from rankmem_aggregator.page.rank_matrix import (
 )
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.whole_session import WholeSession, first_device_type
 from rankmem_protos.bounds import NUMBER_MAX
 
 BINS_MAX: Final = 1024
@@ -57,12 +58,16 @@ Cells = npt.NDArray[np.uint8]
 class HeatAsked:
     """Parameters of ``/heat``."""
 
-    from_ns: int = parameter(TIME, "begin, ns since the session's start", name="from")
-    until_ns: int = parameter(TIME, "end", name="to")
+    from_ns: int | None = parameter(
+        TIME, "begin, ns since the session's start; absent: the whole session", name="from", default=None
+    )
+    until_ns: int | None = parameter(TIME, "end", name="to", default=None)
     bins: int = parameter(integer(1, BINS_MAX), "intervals of time, at most", default=400)
     rows: int = parameter(integer(1, ROWS_MAX), "rows, at most", default=256)
     figure: str = parameter(choice(FIGURES), "which bytes", default="requested")
-    device_type: str = parameter(DEVICE_TYPE, "type of device", default="cpu")
+    device_type: str | None = parameter(
+        DEVICE_TYPE, "type of device; absent: an accelerator where there is one", default=None
+    )
     mode: str = parameter(choice(MODES), "bytes, bytes against the median, or headroom", default="abs")
     group: str = parameter(choice(GROUPS), "whose median", default="job")
     order: str = parameter(choice(ORDERS), "order of the rows", default="rank")
@@ -85,27 +90,29 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
     top_bytes (by how many: the value of the row that matters most; NULL where nothing is known), group (of
     the order; NULL where not known), cells (uint8, one an interval from first_bin on), above (bits, the
     lowest first: the highest of the row is over limit_bytes; NULL without one), restarts (list of intervals
-    in which a later attempt begins), gaps (list: first and last interval of each gap). Facts: bins, first_bin
+    in which a later attempt begins), gaps (list: first and last interval of each gap). Facts: asked (the
+    parameters, with what stood for those that were absent), bins, first_bin
     (a multiple of 8), mode, figure, low_bytes, high_bytes and root (how a cell is read, see
     :func:`quantised`), num_ranks, steps (list of [step, time_ns]), steps_of, gaps_cut (there are more than
     GAPS_MAX gaps: these are those of the lowest ranks).
     """
-    check_range(asked.from_ns, asked.until_ns)
+    from_ns, until_ns, count = _range(reading, asked)
+    device_type = asked.device_type or first_device_type(reading)
     places = Places.of(reading)
     bins = rank_matrix.bins_of(
-        reading.session.origin_ns + asked.from_ns,
-        reading.session.origin_ns + asked.until_ns,
-        asked.bins,
+        reading.session.origin_ns + from_ns,
+        reading.session.origin_ns + until_ns,
+        count,
         len(places.rows),
     )
-    matrix = matrix_of(reading, places, bins, asked.mode, asked.device_type, asked.figure)
+    matrix = matrix_of(reading, places, bins, asked.mode, device_type, asked.figure)
     values, known = values_of(matrix, places, asked.mode, asked.group)
     furthest = weights(values, known, asked.mode)
     order, groups = ordered(matrix.ranks, furthest, places, asked.order)
     begins = row_begins(len(order), asked.rows)
     pooled = pooled_rows(values[order], known[order], begins, asked.mode)
     cells, low, high = quantised(*pooled, asked.mode)
-    first_bin = _first_bin(asked, bins, low, high)
+    first_bin = _first_bin(asked, bins, from_ns, low, high)
     steps, steps_of = _steps(reading, places, asked, bins)
     ranks = matrix.ranks[order]
     gaps, gaps_cut = _gaps(reading, places, bins, ranks, begins)
@@ -125,6 +132,16 @@ def heat(reading: Reading, asked: HeatAsked) -> pa.Table:
         found,
         exact=matrix.exact,
         source=matrix.source,
+        asked={
+            "from": from_ns,
+            "to": until_ns,
+            "bins": count,
+            "rows": asked.rows,
+            "figure": asked.figure,
+            "device_type": device_type,
+            "mode": asked.mode,
+            "order": asked.order,
+        },
         bins=bins.count,
         first_bin=first_bin,
         mode=asked.mode,
@@ -247,11 +264,24 @@ def _furthest(values: Integers, known: npt.NDArray[np.bool_], mode: str) -> list
     ]
 
 
-def _first_bin(asked: HeatAsked, bins: Bins, low: int, high: int) -> int:
+def _range(reading: Reading, asked: HeatAsked) -> tuple[int, int, int]:
+    """Begin and end of the range, and its intervals at most."""
+    from_ns, until_ns, count = asked.from_ns, asked.until_ns, asked.bins
+    if from_ns is None or until_ns is None:
+        whole = WholeSession.of(reading)
+        if from_ns is None and until_ns is None:
+            return whole.drawn(count)
+        from_ns = whole.first_ns if from_ns is None else from_ns
+        until_ns = whole.last_ns if until_ns is None else until_ns
+    check_range(from_ns, until_ns)
+    return from_ns, until_ns, count
+
+
+def _first_bin(asked: HeatAsked, bins: Bins, from_ns: int, low: int, high: int) -> int:
     """The first interval whose cells are sent: they may be joined with those before of the same scale."""
     if asked.since_ns is None or (asked.low_bytes, asked.high_bytes) != (low, high):
         return 0
-    (place,) = bins.place(np.array([asked.since_ns - asked.from_ns + bins.from_ns], np.int64)).tolist()
+    (place,) = bins.place(np.array([asked.since_ns - from_ns + bins.from_ns], np.int64)).tolist()
     return int(max(0, min(place, bins.count - 1)) // 8 * 8)  # where a byte of bits begins
 
 

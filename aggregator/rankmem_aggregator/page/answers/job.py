@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import NoParameters, SessionRoute
+from rankmem_aggregator.page.whole_session import WholeSession
 
 TIMES: Final = ("peak_ns", "started_ns", "ended_ns")
 
@@ -22,16 +23,14 @@ def job(reading: Reading, asked: NoParameters) -> pa.Table:
     range of time since its start.
     """
     rows = reading.show("ranks")
-    span = reading.ask("session_span").to_pylist()[0]
-    origin_ns = reading.session.origin_ns
-    first_ns, last_ns = span.pop("first_ns"), span.pop("last_ns")
+    whole = WholeSession.of(reading)
     return reading.answer(
         reading.relative(rows, *TIMES),
         exact=True,
         source="peak_by_rank",
-        first_ns=0 if first_ns is None else first_ns - origin_ns,
-        last_ns=1 if last_ns is None else max(last_ns - origin_ns, 1),
-        session=span,
+        first_ns=whole.first_ns,
+        last_ns=whole.last_ns,
+        session=whole.facts,
     )
 
 

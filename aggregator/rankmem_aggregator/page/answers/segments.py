@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from rankmem_aggregator.page.address_space import address_text, address_texts
 from rankmem_aggregator.page.device_state import DeviceLog, State
+from rankmem_aggregator.page.lives import named_if_older
 from rankmem_aggregator.page.parameters import DEVICE, RANK, SEQ, parameter
 from rankmem_aggregator.page.reading import Reading, Track
 from rankmem_aggregator.page.routes import SessionRoute
@@ -123,9 +124,10 @@ def _parts(state: State, log: DeviceLog) -> tuple[pa.Table, int]:
             "requested_bytes": rows["size_bytes"],
             "unsplit_bytes": pa.array(np.append(unsplit, np.zeros(len(shown), np.int64))[order]),
             "block": rows["seq"],
-            "category": rows["category"],
-            "operator": rows["operator"],
-            "line": rows["line"],
+            **{
+                name: named_if_older(rows[name].combine_chunks(), rows["seq"].combine_chunks())
+                for name in ("category", "operator", "line")
+            },
             "address": pa.array(address_texts((begins + offset[order]).tolist()), pa.string()),
         }
     )
@@ -134,13 +136,14 @@ def _parts(state: State, log: DeviceLog) -> tuple[pa.Table, int]:
 
 def _figures(state: State, log: DeviceLog) -> dict[str, Any]:
     requested = log.blocks["size_bytes"].to_numpy()[state.block]
+    unplaced = log.bytes_without_address
     is_known = state.segment < len(state.segments) - state.num_covers
     knows = log.knows_segments
     return {
         "reserved_bytes": state.reserved_bytes if knows else None,
-        "requested_bytes": int(requested.sum()),
+        "requested_bytes": int(requested.sum()) + unplaced,
         "rounding_bytes": int((state.rounded_bytes - requested)[is_known].sum()) if knows else None,
-        "pending_bytes": int(state.rounded_bytes[state.pending].sum()),
+        "pending_bytes": None if unplaced else int(state.rounded_bytes[state.pending].sum()),
         "unused_bytes": state.unused_bytes if knows else None,
         "unsplit_bytes": state.unsplit_bytes if knows else None,
         "largest_free_bytes": state.largest_hole_bytes if knows else None,

@@ -51,6 +51,15 @@ export function toggles(label, options, value, choose) {
   return group;
 }
 
+// Opens a dialog with these children below its heading, and returns it. Closed, it is gone.
+export function openDialog(label, properties, ...children) {
+  const { heading = label, ...others } = properties;
+  const dialog = el("dialog", { "aria-label": label, onclose: () => dialog.remove(), ...others }, el("h2", {}, heading), ...children);
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
 // Says something to who cannot see the change.
 export function announce(text) {
   const place = document.getElementById("announcer");

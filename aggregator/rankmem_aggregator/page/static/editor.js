@@ -1,7 +1,7 @@
 // Opening a frame's line in the user's editor, by a template of an address such as vscode://file/{file}:{line}, which this
 // browser keeps. {file} is the path as it was recorded: of a file of the project from the project's root on.
 
-import { button, el } from "./dom.js";
+import { button, el, openDialog } from "./dom.js";
 
 const KEY = "rankmem-editor";
 // What an address may not be: these run or show something in the page's place.
@@ -50,15 +50,12 @@ function ask(asked) {
     dialog.close();
     asked();
   };
-  const dialog = el(
-    "dialog",
-    { "aria-label": "Editor", onclose: () => dialog.remove() },
-    el("h2", {}, "Editor"),
+  const dialog = openDialog(
+    "Editor",
+    {},
     el("p", {}, "Which address opens a line in your editor? Paths of your project begin at its root: put the folder before {file}."),
     input,
     wrong,
     el("p", { class: "tools" }, button("keep", done), button("cancel", () => dialog.close())),
   );
-  document.body.append(dialog);
-  dialog.showModal();
 }

@@ -158,17 +158,16 @@ export class HeatMap {
   paintSteps(g, box) {
     g.strokeStyle = ink("line");
     g.fillStyle = ink("faint");
-    g.textAlign = "center";
+    g.textAlign = "right";
     g.textBaseline = "bottom";
     let free = box.x;
     for (const [step, time] of this.steps) {
       const x = box.x + ((time - this.from) / (this.to - this.from)) * box.width;
       const text = free === box.x ? `step ${units.count(step)}` : units.count(step);
-      const half = g.measureText(text).width / 2;
-      const fits = x - half > free && x + half < box.x + box.width;
-      line(g, x, box.y - (fits ? 5 : 3), x, box.y - 1);
-      if (fits) g.fillText(text, x, box.y - 4);
-      if (fits) free = x + half + 24;
+      const fits = x - g.measureText(text).width - 6 > free;
+      line(g, x, box.y - (fits ? 13 : 3), x, box.y - 1);
+      if (fits) g.fillText(text, x - 3, box.y - 2);
+      if (fits) free = x + 12;
     }
   }
 

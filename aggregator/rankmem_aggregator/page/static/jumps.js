@@ -1,7 +1,7 @@
 // Keys that go to a place in the chosen rank's log. The server finds it, exactly.
 
 import * as api from "./api.js";
-import { announce, button, el } from "./dom.js";
+import { announce, button, el, openDialog } from "./dom.js";
 import { setRange } from "./gestures.js";
 import * as keys from "./keys.js";
 import * as session from "./session.js";
@@ -78,10 +78,10 @@ function parsePlace(text) {
 function openGo() {
   const input = el("input", { "aria-label": "where to", placeholder: "+58.9s, step 12, 26080", autofocus: true });
   const fault = el("p", { class: "note", role: "alert" });
-  const dialog = el(
-    "dialog",
-    { "aria-label": "Go to", onclose: () => dialog.remove() },
-    el("h2", {}, "Go to"),
+  input.addEventListener("keydown", (event) => event.key === "Enter" && go());
+  const dialog = openDialog(
+    "Go to",
+    {},
     el("p", { class: "note" }, "A time since the session's start (+58.9s, 1:02.5), a step (step 12), or an event by its number (26080)."),
     input,
     " ",
@@ -89,9 +89,6 @@ function openGo() {
     button("close", () => dialog.close(), { class: "quiet" }),
     fault,
   );
-  input.addEventListener("keydown", (event) => event.key === "Enter" && go());
-  document.body.append(dialog);
-  dialog.showModal();
   input.focus();
 
   function go() {

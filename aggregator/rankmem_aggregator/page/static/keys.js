@@ -1,6 +1,6 @@
 // The keyboard: each view binds its keys while it is shown, and ? lists them.
 
-import { button, el } from "./dom.js";
+import { button, el, openDialog } from "./dom.js";
 
 const bound = new Map();
 
@@ -24,10 +24,9 @@ addEventListener("keydown", (event) => {
 // Opens the list of keys.
 export function showKeys() {
   const rows = [...bound].map(([key, { does }]) => el("tr", {}, el("td", {}, el("kbd", {}, key)), el("td", {}, does)));
-  const dialog = el(
-    "dialog",
-    { "aria-label": "Keys", onclose: () => dialog.remove() },
-    el("h2", {}, "Keys"),
+  const dialog = openDialog(
+    "Keys",
+    {},
     el("table", {}, el("tbody", {}, ...rows)),
     el(
       "p",
@@ -36,6 +35,4 @@ export function showKeys() {
     ),
     button("close", () => dialog.close(), { autofocus: true }),
   );
-  document.body.append(dialog);
-  dialog.showModal();
 }

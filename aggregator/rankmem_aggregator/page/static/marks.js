@@ -1,7 +1,7 @@
 // Marks: ranges and instants that the user names. They are in the link, as NAME@FROM~TO or NAME@TIME, and drawn on every
 // diagram with an axis of time.
 
-import { announce, button, el } from "./dom.js";
+import { announce, button, el, openDialog } from "./dom.js";
 import { refill } from "./focus.js";
 import * as session from "./session.js";
 import * as state from "./state.js";
@@ -74,7 +74,6 @@ export function draw(g, box, from, to) {
 export function show() {
   const [from, to] = session.range();
   const name = el("input", { "aria-label": "name of the range", placeholder: "name of the range", maxLength: NAME_MAX });
-  const dialog = el("dialog", { "aria-label": "Marks", onclose: () => dialog.remove() });
   const rows = () =>
     all().map((mark, i) =>
       el(
@@ -99,12 +98,11 @@ export function show() {
     name.value = "";
     refill(body, ...rows());
   };
-  dialog.append(
-    el("h2", {}, "Marks"),
+  const dialog = openDialog(
+    "Marks",
+    {},
     el("p", { class: "note" }, `Names the range that is shown: ${units.time(from)} to ${units.time(to)}. Marks are part of the link.`),
     el("div", { class: "tools" }, name, button("mark", press), button("close", () => dialog.close())),
     el("table", {}, body),
   );
-  document.body.append(dialog);
-  dialog.showModal();
 }

@@ -4,10 +4,10 @@
 import * as api from "./api.js";
 import { picks } from "./selection.js";
 import * as session from "./session.js";
+import { OLDER } from "./shades.js";
 import * as units from "./units.js";
 
 // Of blocks without a path, as in page/answers/flame.py.
-const OLDER = "before the recording";
 const WITHOUT = { line: "no stack recorded", module: "no module", operator: "no operator" };
 
 let kept = { key: "", row: null };

@@ -2,25 +2,24 @@
 // server writes them; and what other tools read.
 
 import * as api from "./api.js";
-import { announce, button, el } from "./dom.js";
+import { announce, button, el, openDialog } from "./dom.js";
 import { noFormula } from "./formulas.js";
 import * as session from "./session.js";
+import * as state from "./state.js";
 import { surfaceOf } from "./surface.js";
 import { svgOf } from "./svg.js";
 
 // Opens the choice of what to save of a panel.
 export function choose(panel) {
-  const dialog = el("dialog", { "aria-label": "Save", class: "save", onclose: () => dialog.remove() });
   const kinds = kindsOf(panel);
   const choice = ([name, what, make]) =>
     el("tr", {}, el("td", {}, button(name, () => take(dialog, panel, make))), el("td", {}, what));
-  dialog.append(
-    el("h2", {}, `Save: ${panel.heading.textContent}`),
+  const dialog = openDialog(
+    "Save",
+    { heading: `Save: ${panel.heading.textContent}`, class: "save" },
     kinds.length ? el("table", {}, el("tbody", {}, ...kinds.map(choice))) : el("p", {}, "This panel shows nothing yet."),
     button("close", () => dialog.close(), { autofocus: true }),
   );
-  document.body.append(dialog);
-  dialog.showModal();
 }
 
 // What can be saved of a panel: [name, what it is, make(): {name, body, type}].
@@ -91,7 +90,7 @@ function files(panel) {
   const [from, to] = session.range();
   const whole = from === job.first && to === job.last ? {} : { from, to };
   const of = (kind, name, given) => async () => ({ name, body: await api.file(session.of(`file/${kind}`), given) });
-  const found = [["HTML", "the page in one file, which opens anywhere", of("html", "page.html", whole)]];
+  const found = [["HTML", "the page in one file, which opens anywhere", of("html", "page.html", { ...whole, marks: state.get("marks") })]];
   if (!chosen) return found;
   const rank = { ...whole, rank: chosen.rank };
   return [

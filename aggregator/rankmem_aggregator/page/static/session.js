@@ -1,6 +1,7 @@
 // The session that is shown, as every view needs it: its span of time, and its ranks with their peaks.
 
 import * as api from "./api.js";
+import { begin, shown } from "./early.js";
 import * as state from "./state.js";
 
 const CELLS_MAX = 1024; // as many intervals as /heat has
@@ -28,12 +29,14 @@ export async function load(signal = undefined) {
       return null;
     }
     id = sessions[0].session_id;
+    if (api.isServed()) begin(id, new URLSearchParams(location.hash.slice(1)));
     state.change({ s: id }, { within: true });
   }
   const answer = await api.ask(`s/${encodeURIComponent(id)}/job`, {}, signal);
   if ((state.get("s") ?? id) !== id) return loaded; // another session was chosen meanwhile
   const again = loaded?.id === id;
   loaded = jobOf(id, answer);
+  shown.watermark = answer.facts.watermark;
   if (again) for (const listener of [...listeners]) listener(loaded);
   return loaded;
 }

@@ -4,7 +4,10 @@
 import { coloursOf, ramp } from "./colours.js";
 import { el } from "./dom.js";
 
-const seen = ["unknown"];
+// The group of blocks older than the recording of which no other is known.
+export const OLDER = "before the recording";
+
+const seen = ["unknown", OLDER];
 const colours = new Map();
 
 // The colour of a group by its name; a category's own, else the next one that is free.

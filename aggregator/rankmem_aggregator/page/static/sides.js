@@ -6,7 +6,6 @@ import * as state from "./state.js";
 import * as units from "./units.js";
 
 const MOMENTS = [
-  ["peak", "each rank's own peak"],
   ["job", "the job's peak"],
   ["time", "an instant"],
   ["seq", "after an event"],
@@ -44,13 +43,16 @@ export function both() {
   return [state.get("a") ?? a, state.get("b") ?? b];
 }
 
+const ownPeak = (ranks) => (isOne(ranks) ? "its own peak" : "each rank's own peak");
+const isOne = (ranks) => /^\d+$/.test(ranks);
+
 // A side in words.
 export function words(text) {
   const { session: id, ranks, moment, value } = read(text);
-  const who = ranks === "all" ? "all ranks" : /^\d+$/.test(ranks) ? `rank ${ranks}` : `ranks of ${ranks.replace("=", " ")}`;
+  const who = ranks === "all" ? "all ranks" : isOne(ranks) ? `rank ${ranks}` : `ranks of ${ranks.replace("=", " ")}`;
   const numbers = value.split(":").map(Number);
   const when = {
-    peak: "at each rank's own peak",
+    peak: `at ${ownPeak(ranks)}`,
     job: "at the job's peak",
     time: `at ${units.time(numbers[0])}`,
     seq: `after event ${units.count(numbers[0])}`,
@@ -79,7 +81,7 @@ export function choosers(name, text, sessions, change) {
     el("b", {}, name),
     chooser(`${name}: session`, [["", "this session"], ...sessions], side.session, (id) => set({ session: id })),
     chooser(`${name}: ranks`, rankOptions(), side.ranks, (ranks) => set({ ranks })),
-    chooser(`${name}: moment`, MOMENTS, side.moment, (moment) => set({ moment, value: firstValue(moment) })),
+    chooser(`${name}: moment`, [["peak", ownPeak(side.ranks)], ...MOMENTS], side.moment, (moment) => set({ moment, value: firstValue(moment) })),
     numbers,
   );
 }

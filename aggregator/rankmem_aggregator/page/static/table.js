@@ -1,14 +1,15 @@
 // A table of rows: columns to choose, sorting in three states, keyboard, copying.
 
-import { button, copyText, el } from "./dom.js";
+import { button, copyText, el, openDialog } from "./dom.js";
 import { keepFocus, refill } from "./focus.js";
 import { noFormula } from "./formulas.js";
+import { shortened } from "./shades.js";
 
 export class Table {
   // columns: [{name, title, text(row), align: "right", hint}]; sort: {name, descending} or null and onSort(sort) where
   // its owner sorts; onPick(row) when a row is clicked or Enter is pressed on it; key(row): what identifies a row.
   // name: under which this browser keeps the choice of columns; arrows: whether arrow keys go from row to row; a column's
-  // copied(row) is its exact value for copying.
+  // copied(row) is its exact value for copying, and where it has isPath the last two parts of a path are shown.
   constructor(parent, { columns, onSort = null, onPick = null, key = (row) => row, label = "rows", name = "", arrows = false }) {
     Object.assign(this, { columns, onSort, onPick, key, name, rows: [], sort: null, picked: null });
     const kept = name && localStorage.getItem(`rankmem-columns-${name}`)?.split(",");
@@ -95,15 +96,7 @@ export class Table {
         }),
         ` ${column.title}`,
       );
-    const dialog = el(
-      "dialog",
-      { "aria-label": "Columns", onclose: () => dialog.remove() },
-      el("h2", {}, "Columns"),
-      el("div", { class: "choices" }, ...this.columns.map(box)),
-      button("close", () => dialog.close()),
-    );
-    document.body.append(dialog);
-    dialog.showModal();
+    const dialog = openDialog("Columns", {}, el("div", { class: "choices" }, ...this.columns.map(box)), button("close", () => dialog.close()));
   }
 
   drawHead() {
@@ -137,7 +130,8 @@ export class Table {
       },
       ...this.shown.map((column) => {
         const text = column.text(row);
-        return el("td", { class: column.align ?? null, title: text && text.length > 40 ? text : null }, text);
+        const shown = column.isPath ? shortened(text) : text;
+        return el("td", { class: column.align ?? null, title: text && (text.length > 40 || shown !== text) ? text : null }, shown);
       }),
     );
   }

@@ -32,7 +32,7 @@ export function roundBytes(value) {
 
 // The same with a sign, for differences.
 export function signedBytes(value) {
-  return value > 0 ? `+${bytes(value)}` : bytes(value);
+  return value < 0 ? `−${bytes(-value)}` : value > 0 ? `+${bytes(value)}` : bytes(value);
 }
 
 // 1,234,567
@@ -66,6 +66,7 @@ export function time(ns, step = 1000) {
 export function duration(ns) {
   if (ns === null || ns === undefined) return NOTHING;
   if (style === "mindstudio") return `${(ns / 1e6).toFixed(3)} ms`;
+  if (ns < 0) return `−${duration(-ns)}`;
   const abs = Math.abs(ns);
   if (abs < 1e3) return `${ns} ns`;
   if (abs < 1e6) return `${(ns / 1e3).toFixed(1)} µs`;

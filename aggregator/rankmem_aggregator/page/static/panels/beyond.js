@@ -11,8 +11,10 @@ import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const ORDER = ["device total", "device used", "process", "app", "allocator"];
+const COMPONENTS_MAX = 7; // by themselves; Ascend's driver samples some sixty, most of them small
 
 export function beyondPanel(root) {
+  let all = [];
   let lines = [];
   const panel = new Panel(root, {
     id: "beyond",
@@ -26,20 +28,22 @@ export function beyondPanel(root) {
     show: (answer) => {
       const [from, to] = session.range();
       const [names, times, values] = [[...answer.column("name")], answer.column("time_ns"), answer.column("bytes")];
-      const found = [...new Set(names)].sort((a, b) => ORDER.indexOf(a) - ORDER.indexOf(b) || (a < b ? -1 : 1));
-      const colours = coloursOf(found);
-      lines = found
-        .map((name, i) => {
+      all = [...new Set(names)]
+        .map((name) => {
           const at = names.flatMap((each, k) => (each === name && values[k] !== null ? [k] : []));
-          return { name, colour: colours[i], times: at.map((k) => times[k]), values: at.map((k) => values[k]) };
+          return { name, times: at.map((k) => times[k]), values: at.map((k) => values[k]) };
         })
-        .filter((line) => line.times.length);
+        .filter((line) => line.times.length)
+        .sort((a, b) => placeOf(a) - placeOf(b) || highest(b) - highest(a) || (a.name < b.name ? -1 : 1));
+      lines = pooled(all);
+      const colours = coloursOf(lines.map((line) => line.name));
+      lines = lines.map((line, i) => ({ ...line, colour: colours[i] }));
       panel.drawn = lines;
       panel.note("app is what the process holds that no allocator of it knows: the context, libraries, NCCL");
       refill(legend, ...lines.map((line) => legendEntry(line.name, line.colour)));
       plot.set({ lines, from, to });
     },
-    table: () => ({ columns: ["what", "samples", "highest", "last"], rows: lines.map((line) => [line.name, line.times.length, units.bytes(Math.max(...line.values)), units.bytes(line.values.at(-1))]) }),
+    table: () => ({ columns: ["what", "samples", "highest", "last"], rows: all.map((line) => [line.name, line.times.length, units.bytes(highest(line)), units.bytes(line.values.at(-1))]) }),
   });
   const legend = el("div", { class: "legend" });
   panel.body.append(legend);
@@ -52,6 +56,21 @@ export function beyondPanel(root) {
     leave: tip.hide,
   });
   return partsOf(panel, plot);
+}
+
+const placeOf = ({ name }) => (ORDER.includes(name) ? ORDER.indexOf(name) : ORDER.length);
+const highest = ({ values }) => values.reduce((most, value) => Math.max(most, value), 0);
+
+// The lines with the smallest of too many components added up as one.
+function pooled(lines) {
+  const first = lines.findIndex((line) => placeOf(line) === ORDER.length);
+  const rest = first < 0 ? [] : lines.slice(first + COMPONENTS_MAX);
+  if (rest.length < 2) return lines;
+  const changes = rest.flatMap(({ times, values }) => times.map((time, i) => [time, values[i] - (i ? values[i - 1] : 0)]));
+  const sums = new Map();
+  let sum = 0;
+  for (const [time, change] of changes.sort((a, b) => a[0] - b[0])) sums.set(time, (sum += change));
+  return [...lines.slice(0, first + COMPONENTS_MAX), { name: `${rest.length} smaller components`, times: [...sums.keys()], values: [...sums.values()] }];
 }
 
 function at({ times, values }, time) {

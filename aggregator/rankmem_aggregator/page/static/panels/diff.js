@@ -21,7 +21,7 @@ const NAME_PX = 300;
 const FIGURE_PX = 90;
 
 const COLUMNS = [
-  { name: "group_name", title: "group", text: (row) => row.group_name },
+  { name: "group_name", title: "group", isPath: true, text: (row) => row.group_name },
   { name: "difference_bytes", title: "B − A", align: "right", text: (row) => units.signedBytes(row.difference_bytes) },
   { name: "a_bytes", title: "A", align: "right", text: (row) => units.bytes(row.a_bytes) },
   { name: "b_bytes", title: "B", align: "right", text: (row) => units.bytes(row.b_bytes) },
@@ -53,7 +53,7 @@ export function diffPanel(root) {
       const total = facts.b.bytes - facts.a.bytes;
       panel.note(
         facts.different
-          ? `${units.bytes(facts.b.bytes)} − ${units.bytes(facts.a.bytes)} = ${units.signedBytes(total)}; A: ${sides.words(a)}; B: ${sides.words(b)}`
+          ? `B − A: ${units.bytes(facts.b.bytes)} − ${units.bytes(facts.a.bytes)} = ${units.signedBytes(total)}; A: ${sides.words(a)}; B: ${sides.words(b)}`
           : `no difference: both hold ${units.bytes(facts.a.bytes)} in the same groups`,
       );
       surface.setHeight(Math.min(rows.length, BARS_MAX) * BAR_PX + 8);

@@ -10,7 +10,7 @@ const NONE = "none";
 
 const COLUMNS = [
   { name: "operator", title: "operator", text: (row) => row.operator ?? NONE },
-  { name: "line", title: "line", text: (row) => row.line ?? units.NOTHING },
+  { name: "line", title: "line", isPath: true, text: (row) => row.line ?? units.NOTHING },
   { name: "category", title: "category", text: (row) => row.category ?? NONE },
   { name: "size_bytes", title: "size of each", align: "right", text: (row) => units.bytes(row.size_bytes), copied: (row) => row.size_bytes },
   { name: "only_a", title: "only in A", align: "right", text: (row) => (row.only_a ? units.count(row.only_a) : "") },

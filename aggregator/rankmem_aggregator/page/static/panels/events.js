@@ -36,7 +36,7 @@ const COLUMNS = [
   { name: "module", title: "module", text: text("module") },
   { name: "phase", title: "phase", text: text("phase"), hidden: true },
   { name: "step", title: "step", align: right, text: text("step") },
-  { name: "line", title: "line", text: text("line") },
+  { name: "line", title: "line", isPath: true, text: text("line") },
   { name: "component", title: "component", text: text("component"), hidden: true },
   { name: "stack_id", title: "stack", align: right, text: text("stack_id"), hidden: true },
 ];

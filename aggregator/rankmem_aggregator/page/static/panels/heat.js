@@ -2,6 +2,7 @@
 
 import * as api from "../api.js";
 import { chooser, el, toggles } from "../dom.js";
+import { binsOf, HEAT_ROWS } from "../early.js";
 import { CELL_RANKS_MAX } from "../facts.js";
 import * as groups from "../groups.js";
 import { coloursOfCells, HeatMap } from "../heat.js";
@@ -14,7 +15,7 @@ import * as tip from "../tip.js";
 import * as units from "../units.js";
 
 const HOVER_MS = 80;
-const HEIGHT = 300;
+const HEIGHT = HEAT_ROWS + 36;
 const KIND = { abs: "amount", median: "difference", headroom: "headroom" };
 const MODES = [
   ["abs", "absolute", "bytes held"],
@@ -104,9 +105,8 @@ function common() {
 // As many rows and intervals as there are pixels for, none shorter than a nanosecond; of a running session its cells.
 function shape(plot, length) {
   const cell = session.cellNs();
-  if (cell !== null) return { rows: HEIGHT - 36, bins: (length + 1) / cell };
-  const wide = plot.surface.canvas.clientWidth || 1280;
-  return { rows: HEIGHT - 36, bins: Math.max(1, Math.min(1024, Math.round(wide / 2), length)) };
+  if (cell !== null) return { rows: HEAT_ROWS, bins: (length + 1) / cell };
+  return { rows: HEAT_ROWS, bins: Math.max(1, Math.min(binsOf(plot.surface.canvas.clientWidth || 1280), length)) };
 }
 
 function noteOf(map, facts) {

@@ -34,7 +34,7 @@ const COLUMNS = [
   { name: "category", title: "category", text: (row) => row.category },
   { name: "operator", title: "operator", text: (row) => row.operator ?? units.NOTHING },
   { name: "module", title: "module", text: (row) => row.module ?? units.NOTHING },
-  { name: "line", title: "line", text: (row) => row.line ?? units.NOTHING },
+  { name: "line", title: "line", isPath: true, text: (row) => row.line ?? units.NOTHING },
   { name: "step", title: "made in step", align: right, text: (row) => row.step ?? units.NOTHING },
 ];
 
@@ -107,7 +107,8 @@ export function inefficientPanel(root) {
 
 // Size times time, for which bytes held for a second are the unit.
 function byteSeconds(gibSeconds) {
-  return `${units.bytes(Math.round(gibSeconds * 2 ** 30))} s`;
+  const value = gibSeconds * 2 ** 30;
+  return value < 1024 ? `${value.toFixed(2)} B·s` : `${units.bytes(value)}·s`;
 }
 
 function kind() {

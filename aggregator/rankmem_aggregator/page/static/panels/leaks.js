@@ -8,7 +8,7 @@ import * as units from "../units.js";
 const VERDICTS = "leaks; grows: after fewer than 60 steps it may still be a cache that fills; negligible: less than 1 MiB in 10,000 steps; cache: it grows only in steps whose input has a size that none before had; stopped: it grew and no longer does so";
 const COLUMNS = [
   { name: "verdict", title: "verdict", hint: VERDICTS, text: (row) => row.verdict },
-  { name: "line", title: "line", text: (row) => row.line ?? units.NOTHING },
+  { name: "line", title: "line", isPath: true, text: (row) => row.line ?? units.NOTHING },
   { name: "operator", title: "operator", text: (row) => row.operator ?? units.NOTHING },
   { name: "per_step", title: "bytes a step", align: "right", text: rateText, copied: (row) => row.bytes_per_step },
   { name: "since", title: "since step", align: "right", text: (row) => units.count(row.since_step) },

@@ -24,7 +24,7 @@ const WEIGHTS = [
   { name: "dtype", title: "dtype", text: (row) => row.dtype ?? units.NOTHING },
   { name: "size_bytes", title: "size", align: "right", text: (row) => units.bytes(row.size_bytes) },
   { name: "grad_size_bytes", title: "gradient", align: "right", text: (row) => units.bytes(row.grad_size_bytes) },
-  { name: "line", title: "made at", text: (row) => row.line ?? units.NOTHING },
+  { name: "line", title: "made at", isPath: true, text: (row) => row.line ?? units.NOTHING },
   { name: "attempt", title: "attempt", align: "right", text: (row) => units.count(row.attempt), hidden: true },
 ];
 

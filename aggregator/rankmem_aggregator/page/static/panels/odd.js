@@ -33,9 +33,13 @@ export function oddPanel(root) {
       const [from, to] = session.range();
       return [[session.of("odd"), { from, to, group: groups.group(), figure: groups.figure(), device_type: groups.deviceType() }]];
     },
-    empty: "No rank stands out from the median of its group in this range. A group needs three ranks for that.",
     show: (answer) => {
-      const { num_odd: odd, num_ranks: ranks } = answer.facts;
+      const { num_odd: odd, num_ranks: ranks, num_groups: many } = answer.facts;
+      if (!answer.length) {
+        panel.note("");
+        panel.say(`No rank stands out from the median of its group in this range.${ranks < 3 * many ? " A group needs three ranks for that." : ""}`);
+        return;
+      }
       const of = groups.group() === "job" ? "the job" : `their ${groups.group()}`;
       panel.drawn = answer.rows();
       panel.note(`${units.count(odd)} of ${units.count(ranks)} against the median of ${of}${odd > answer.length ? `; the first ${answer.length}` : ""}`);

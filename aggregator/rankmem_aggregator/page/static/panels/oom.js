@@ -86,7 +86,7 @@ export function heldPanel(root, failure) {
   let short = null;
   const draw = () => {
     const total = panel.drawn.reduce((sum, row) => sum + row.live_bytes, 0);
-    panel.note(`${units.bytes(total)} alive on rank ${failure.rank}${short === null ? "" : `; a group in bold holds more than the ${units.bytes(short)} that lacked`}`);
+    panel.note(`${units.bytes(total)} alive on rank ${failure.rank}${short === null ? "" : `; a group in bold holds more than the ${units.bytes(short)} that were missing`}`);
     table.set(panel.drawn.map((row) => ({ ...row, total })));
     for (const [i, row] of panel.drawn.entries()) {
       if (short !== null && row.live_bytes >= short) table.bodyElement.children[i].classList.add("enough");
@@ -177,10 +177,10 @@ const FAILURE_COLUMNS = [
   { name: "unused", title: "unused", align: "right", text: (row) => units.bytes(row.unused_bytes) },
   { name: "largest", title: "largest hole", align: "right", text: (row) => units.bytes(row.largest_free_bytes) },
   { name: "operator", title: "operator", text: (row) => row.operator ?? NONE },
-  { name: "line", title: "line", text: (row) => row.line ?? NONE },
+  { name: "line", title: "line", isPath: true, text: (row) => row.line ?? NONE },
 ];
 const HELD_COLUMNS = [
-  { name: "group", title: "group", text: (row) => row.group_name ?? "none" },
+  { name: "group", title: "group", isPath: true, text: (row) => row.group_name ?? "none" },
   { name: "bytes", title: "bytes", align: "right", text: (row) => units.bytes(row.live_bytes) },
   { name: "share", title: "share", align: "right", text: (row) => units.share(row.total ? row.live_bytes / row.total : null) },
   { name: "blocks", title: "blocks", align: "right", text: (row) => units.count(row.live_allocations) },
@@ -196,13 +196,13 @@ const RANK_COLUMNS = [
 const EVENT_COLUMNS = [
   { name: "seq", title: "event", align: "right", text: (row) => units.count(row.seq) },
   { name: "time", title: "at", align: "right", text: (row) => units.time(row.time_ns) },
-  { name: "action", title: "action", text: (row) => row.action.replaceAll("_", " ") },
+  { name: "action", title: "action", text: (row) => row.action },
   { name: "size", title: "size", align: "right", text: (row) => units.bytes(row.size_bytes) },
   { name: "requested", title: "alive after", align: "right", text: (row) => units.bytes(row.requested_bytes) },
   { name: "reserved", title: "reserved", align: "right", text: (row) => units.bytes(row.reserved_bytes) },
   { name: "operator", title: "operator", text: (row) => row.operator ?? NONE },
   { name: "category", title: "category", text: (row) => row.category ?? NONE },
-  { name: "line", title: "line", text: (row) => row.line ?? NONE },
+  { name: "line", title: "line", isPath: true, text: (row) => row.line ?? NONE },
   { name: "stream", title: "stream", align: "right", text: (row) => row.stream ?? NONE },
   { name: "address", title: "address", text: (row) => row.address ?? NONE },
 ];

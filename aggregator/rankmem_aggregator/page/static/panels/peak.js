@@ -118,7 +118,7 @@ export function peakRanksPanel(root) {
       const colour = new Map(names.map((name, i) => [name, coloursOf(names.map((each) => each ?? "unknown"))[i]]));
       const rows = barsOf(of, held.rows(), shares.rows(), colour);
       panel.drawn = { of, by: blocksBy(), rows };
-      panel.title(of === "rank" ? "What each rank held then" : of === "job" ? "What all ranks held then" : `What each ${of} held then`);
+      panel.title(of === "rank" ? "What each rank held then" : of === "job" ? "What all ranks held then" : `What each ${of === "host" ? of : `${of} group`} held then`);
       plot.of = of === "rank" || of === "host" ? `${of}s` : `${of} groups`;
       panel.note(`${of === "job" ? "" : `${units.count(rows.length)} ${plot.of}, `}by ${blocksBy()}; the tick: if its ranks had peaked at once`);
       ranks.value = of;

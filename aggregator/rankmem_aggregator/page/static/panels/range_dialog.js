@@ -1,6 +1,6 @@
 // The dialog in which people give the ranges that filter the table of blocks.
 
-import { button, el } from "../dom.js";
+import { button, el, openDialog } from "../dom.js";
 import * as units from "../units.js";
 import { keep, ranges, ROWS } from "./block_ranges.js";
 
@@ -38,16 +38,13 @@ export function chooseRanges() {
     apply();
   };
   const head = el("tr", {}, el("th", {}), el("th", { scope: "col" }, "at least"), el("th", { scope: "col" }, "at most"), el("th", {}));
-  const dialog = el(
-    "dialog",
-    { "aria-label": "Ranges", onclose: () => dialog.remove(), onkeydown: entered },
-    el("h2", {}, "Only blocks with"),
+  const dialog = openDialog(
+    "Ranges",
+    { heading: "Only blocks with", onkeydown: entered },
     el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)),
     wrong,
     el("p", { class: "tools" }, button("show", apply), button("no ranges", () => (dialog.close(), keep({}))), button("cancel", () => dialog.close())),
   );
-  document.body.append(dialog);
-  dialog.showModal();
 }
 
 function exactText(value, shown) {

@@ -9,7 +9,7 @@ import { tile } from "../links.js";
 import { Panel } from "../panel.js";
 import { HOLE, partLines, SegmentLines } from "../segments.js";
 import { addPick, picks } from "../selection.js";
-import { legendEntry, shadeOf } from "../shades.js";
+import { legendEntry, OLDER, shadeOf } from "../shades.js";
 import * as session from "../session.js";
 import * as state from "../state.js";
 import { Table } from "../table.js";
@@ -23,6 +23,8 @@ const TABLE_ROWS = 200;
 const FRAMES_SHOWN = 14;
 const NOT_KNOWN =
   "The segments of this device are not recorded, so below are ranges of its blocks. A CPU has no segments; on a GPU rankmem run records them from the start.";
+
+const NO_ADDRESSES = "The addresses of this device's blocks are not recorded: where they lay, and what lay between them, is not known.";
 
 // The segments at the state's instant (seq; absent: the rank's peak).
 export function segmentsPanel(root, { height = 300 } = {}) {
@@ -42,9 +44,12 @@ export function segmentsPanel(root, { height = 300 } = {}) {
       const parts = answer.rows();
       panel.drawn = { parts, facts };
       panel.title(`Rank ${facts.rank} · ${facts.device} · ${facts.is_peak ? "at its peak, " : ""}after event ${units.count(facts.seq)}`);
-      panel.note(facts.parts_left_out ? `${units.count(facts.parts_left_out)} small parts are not drawn` : "");
+      const unplaced = facts.num_without_address ? `${units.counted(facts.num_without_address, "block")} without an address are not drawn` : "";
+      panel.note([facts.parts_left_out ? `${units.count(facts.parts_left_out)} small parts are not drawn` : "", unplaced].filter(Boolean).join("; "));
       refill(figures, ...tiles(facts));
       unknown.hidden = facts.knows_segments;
+      unknown.textContent = parts.length || !facts.num_without_address ? NOT_KNOWN : NO_ADDRESSES;
+      frame.hidden = pools.element.hidden = !facts.segments.length;
       stacks = new Map();
       by = colourBy(parts);
       plot.set(parts, facts);
@@ -74,7 +79,7 @@ export function segmentsPanel(root, { height = 300 } = {}) {
     plot.setZoom(Number(zoom));
   });
   panel.tools.prepend(zooms, colours);
-  const unknown = el("p", { class: "message", hidden: true }, NOT_KNOWN);
+  const unknown = el("p", { class: "message", hidden: true });
   const figures = el("div", { class: "tiles" });
   const legend = el("div", { class: "legend" });
   const frame = el("div", { class: "scroll lines" });
@@ -235,9 +240,9 @@ function colour() {
 // What colours stand for: as chosen, or by itself the first of which anything is known.
 function colourBy(parts) {
   if (colour() !== "auto") return colour();
-  const known = (part) => part.category && !["unknown", "before the recording"].includes(part.category);
+  const known = (part) => part.category && !["unknown", OLDER].includes(part.category);
   if (parts.some(known)) return "category";
-  return ["line", "operator"].find((name) => parts.some((part) => part[name])) ?? "category";
+  return ["line", "operator"].find((name) => parts.some((part) => part[name] && part[name] !== OLDER)) ?? "category";
 }
 
 function tiles(facts) {

@@ -50,7 +50,7 @@ export function sqlPanel(root) {
   }
 
   function showPast() {
-    setOptions(past, [["", "before …"], ...sqlText.history().map((text) => [text, text.replace(/\s+/g, " ").slice(0, 60)])], "");
+    setOptions(past, [["", "earlier statements"], ...sqlText.history().map((text) => [text, text.replace(/\s+/g, " ").slice(0, 60)])], "");
   }
 
   const panel = new Panel(root, {

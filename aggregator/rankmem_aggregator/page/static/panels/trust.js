@@ -27,7 +27,7 @@ const CLOCKS = [
   { name: "num_ranks", title: "ranks", align: "right", text: (row) => units.count(row.num_ranks) },
   { name: "offset_ns", title: "added to its times", align: "right", text: (row) => units.duration(Number(row.offset_ns)) },
   { name: "error_ns", title: "right to within", align: "right", text: (row) => (row.error_ns === null ? "never measured" : units.duration(row.error_ns)) },
-  { name: "num_estimates", title: "measured", align: "right", text: (row) => units.count(row.num_estimates ?? 0) },
+  { name: "num_estimates", title: "measurements", align: "right", text: (row) => units.count(row.num_estimates ?? 0) },
 ];
 const DELIVERY = [
   { name: "rank", title: "rank", align: "right", text: (row) => units.count(row.rank) },

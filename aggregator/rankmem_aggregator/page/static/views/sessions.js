@@ -24,7 +24,7 @@ const COLUMNS = [
 // Which of them are listed: a file has its own alone, a list of the database at most the newest 500.
 function noteOf(listed, all) {
   if (!api.isServed()) return "this file holds one session; the database may have others";
-  const those = all > listed ? `the newest ${units.count(listed)} of ${units.counted(all, "session")}` : `${units.counted(listed, "session")}, the newest first`;
+  const those = all > listed ? `the newest ${units.count(listed)} of ${units.counted(all, "session")}` : `${units.counted(listed, "session")}${listed > 1 ? ", the newest first" : ""}`;
   return all > listed ? `${those}; rankmem sessions lists all` : those;
 }
 

@@ -7,7 +7,7 @@
 --   final: true if its log is stored to its end: nothing more comes
 --   last_event_ns (ns, common clock): its last stored event
 --   stored_ns (ns, the aggregator's clock, which is the common one): when its last batch was stored
---   lag_ns (ns): from the one to the other, at least 0
+--   lag_ns (ns): from the one to the other, at least 0; NULL of an imported recording
 --   last_sequence: last position of its log that is stored
 --   events: allocator events stored
 --   records_lost: records of the logs known to be missing, of events and of all else; NULL: their number is not known
@@ -61,6 +61,7 @@ SELECT
     l.stored_ns,
     -- greatest() of NULL and 0 would be 0.
     CASE
+        WHEN e.source <> 'live' THEN NULL
         WHEN l.stored_ns < h.last_ns + coalesce(s.offset_ns, 0) THEN 0
         ELSE l.stored_ns - h.last_ns - coalesce(s.offset_ns, 0)
     END AS lag_ns,
@@ -87,6 +88,7 @@ LEFT JOIN rank_loss AS g USING (session_id, attempt, rank)
 LEFT JOIN cost AS c USING (session_id, attempt, rank)
 LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
 LEFT JOIN host_info AS i ON r.host_uid = i.host_uid
+LEFT JOIN session AS e ON r.session_id = e.session_id
 LEFT JOIN rank_steady AS t USING (session_id, attempt, rank);
 
 COMMENT ON VIEW rank_status IS 'How far each rank is stored, how far behind that is, and what of it is lost.';
