@@ -110,11 +110,7 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
-    named = [
-        row["remedy"]
-        for row in rows
-        if row["remedy"] in STATE_REMEDIES and _is_open(row)
-    ]
+    named = [row["remedy"] for row in rows if row["remedy"] in STATE_REMEDIES and _is_open(row)]
     if named:
         found.append(f"the range of {', '.join(named)} depends on {ON_OPTIMIZER}")
     if not all(row["is_measured"] for row in rows):
