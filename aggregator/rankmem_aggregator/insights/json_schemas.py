@@ -45,7 +45,8 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     "diff": _figures(
         "num_ranks base_steps head_steps base_steps_unknown head_steps_unknown", "base head input",
         base_input_bytes=_INTS, head_input_bytes=_INTS,
-        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS, moved=_TEXTS, replaced=_TEXTS,
+        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS,
+        moved=_TEXTS, replaced=_TEXTS, unmatched=_TEXTS,
     ),
     "fit": _figures(
         "attempt rank num_sizes num_blocks num_matched total_bytes usable_bytes largest_size "
