@@ -92,7 +92,7 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         "device line operator kind remedy", "on_host is_reproduced is_proven is_leak_sure", kinds=_TEXTS,
     ),
     "whatif": _figures(
-        "attempt rank step num_blocks peak_bytes fit_bytes usable_bytes", "device peak_phase",
+        "attempt rank step num_blocks peak_bytes fit_bytes usable_bytes", "device peak_phase sharded",
         "is_steady fits_as_it_is", smallest_set=_TEXTS,
     ),
 }  # fmt: skip

@@ -23,7 +23,7 @@ from rankmem_aggregator.insights.checkpoints import checkpointed
 from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.fit_sizes import steady
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.sharding import sharded
+from rankmem_aggregator.insights.sharding import Sharded, already, gradients_and_state, sharded
 from rankmem_aggregator.insights.state_bounds import STATE, WHOLE_BITS, state_least, state_most
 from rankmem_aggregator.insights.windows import (
     NEVER,
@@ -119,8 +119,9 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
     replicas = _replicas(ask, place)
     ranks = request.ranks or (replicas if replicas > 1 else RANKS)
     is_steady = chosen in steady(sizes)
-    remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows))
-    return _answer(session_id, place, step, remedies, request, is_steady)
+    has = already(ask, place, rows) if replicas > 1 else None
+    remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows), has)
+    return _answer(session_id, place, step, remedies, request, is_steady, has)
 
 
 def _replicas(ask: Ask, place: Place) -> int:
@@ -146,7 +147,12 @@ def state_bits(step: Step, weights: Sequence[Mapping[str, Any]]) -> int:
 
 
 def remedies_of(
-    step: Step, weights: Mapping[str, int], ranks: int, replicas: int = 1, bits: int = WHOLE_BITS
+    step: Step,
+    weights: Mapping[str, int],
+    ranks: int,
+    replicas: int = 1,
+    bits: int = WHOLE_BITS,
+    has: Sharded | None = None,
 ) -> list[Remedy]:
     """All remedies, what costs least first.
 
@@ -155,6 +161,7 @@ def remedies_of(
         ranks: over which is sharded.
         replicas: ranks of the recording that hold the same parameters.
         bits: of an element of the recorded optimizer state.
+        has: what is sharded already.
     """
     return [
         Remedy(
@@ -175,7 +182,8 @@ def remedies_of(
         ),
         Remedy(
             name="zero1", what=f"shard optimizer state over {ranks} ranks (ZeRO-1)",
-            costs="a broadcast a step", edit=edits.scaled({STATE: 1 / ranks}), rivals="state",
+            costs="a broadcast a step", rivals="state",
+            edit=_nothing if has else edits.scaled({STATE: 1 / ranks}),
         ),
         Remedy(
             name="chunks", what=f"head and loss in {CHUNKS} chunks", costs="the head's forward twice",
@@ -186,12 +194,12 @@ def remedies_of(
             name="accumulate", what="half the batch, gradients accumulated over two",
             costs="smaller products", edit=edits.accumulated(2), rivals="gradients",
         ),
-        *_over_ranks(weights, ranks),
+        *_over_ranks(weights, ranks, has),
         *_in_fewer_bits(bits),
         Remedy(
             name="zero2", what=f"shard state and gradients over {ranks} ranks (ZeRO-2)",
             costs="gradients reduced to shards", rivals="state", is_measured=False,
-            edit=edits.scaled({STATE: 1 / ranks, "gradient": 1 / ranks}),
+            edit=_nothing if has == "parameters" else gradients_and_state(ranks, has_state=not has),
         ),
     ]  # fmt: skip
 
@@ -224,14 +232,14 @@ def _in_fewer_bits(recorded_bits: int) -> Iterator[Remedy]:
         )
 
 
-def _over_ranks(weights: Mapping[str, int], ranks: int) -> Iterator[Remedy]:
+def _over_ranks(weights: Mapping[str, int], ranks: int, has: Sharded | None) -> Iterator[Remedy]:
     """FSDP, where the parameters' bytes are known by name."""
     if weights:
         yield Remedy(
             name="fsdp",
             what=f"shard parameters, gradients and state over {ranks} ranks (FSDP)",
             costs="all parameters gathered twice a step",
-            edit=sharded(ranks, weights),
+            edit=_nothing if has == "parameters" else sharded(ranks, weights, has_state=not has),
             rivals="state",
         )
 
@@ -308,7 +316,13 @@ def smallest_set(
 
 
 def _answer(
-    session_id: str, place: Place, step: Step, remedies: Sequence[Remedy], request: Request, is_steady: bool
+    session_id: str,
+    place: Place,
+    step: Step,
+    remedies: Sequence[Remedy],
+    request: Request,
+    is_steady: bool,
+    has: Sharded | None,
 ) -> Answer:
     lives = step.lives()
     peak, at = lives.peak()
@@ -337,6 +351,7 @@ def _answer(
         "num_blocks": len(step.window),
         "peak_bytes": round(peak),
         "peak_phase": _phase(step, lives, at),
+        "sharded": has,
         "fit_bytes": request.fit_bytes,
         "usable_bytes": usable,
         "fits_as_it_is": None if usable is None else bool(peak <= usable),

@@ -107,6 +107,9 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     ]
     if not figures["is_steady"]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
+    if figures["sharded"]:
+        what = {"state": "the optimizer's state is", "parameters": "parameters, gradients and state are"}
+        found.append(f"{what[figures['sharded']]} sharded over ranks already")
     idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
