@@ -145,6 +145,24 @@ def test_state_that_has_16_bits_cannot_be_halved(stored: Store) -> None:
     assert found["state8"].least(step, lives).peak()[0] == (PEAK - 11) * MIB
 
 
+def test_what_is_sharded_already_is_not_sharded_again(stored: Store) -> None:
+    step = step_of(stored(remedied_steps()))
+    weights = {"head.weight": 3 * MIB}
+    lives = step.lives()
+    peaks = {
+        has: {
+            each.name: each.edit(step, lives).peak()[0] / MIB
+            for each in remedies_of(step, weights, 2, 2, has=has)
+            if each.name in ("zero1", "zero2", "fsdp")
+        }
+        for has in (None, "state", "parameters")
+    }
+    assert peaks[None]["zero1"] == peaks[None]["zero2"] == PEAK - 11
+    assert peaks["state"]["zero1"] == peaks["state"]["zero2"] == PEAK
+    assert peaks["state"]["fsdp"] == peaks[None]["fsdp"] + 11
+    assert set(peaks["parameters"].values()) == {PEAK}
+
+
 def test_without_state_there_is_none_to_make_smaller(stored: Store) -> None:
     log = remedied_steps()
     for row in log.allocations.values():
