@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from json_schema import faults
 from rankmem_aggregator.insights.edits import Step, accumulated, families_of
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.whatif import SCHEMA, TOGETHER_MAX, remedies_of, smallest_set, state_bits
-from rankmem_aggregator.insights.windows import place_of, read_window, step_sizes
+from rankmem_aggregator.insights.windows import higher_step, place_of, read_window, step_sizes
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
@@ -161,6 +162,21 @@ def test_what_is_sharded_already_is_not_sharded_again(stored: Store) -> None:
     assert peaks["state"]["zero1"] == peaks["state"]["zero2"] == PEAK
     assert peaks["state"]["fsdp"] == peaks[None]["fsdp"] + 11
     assert set(peaks["parameters"].values()) == {PEAK}
+
+
+def test_a_step_that_held_more_than_the_one_that_is_looked_at_is_named(stored: Store) -> None:
+    log = remedied_steps()
+    queries = stored(log)
+    assert queries.whatif().figures["higher_step"] is None
+    place = place_of(queries._ask, queries.session_id(), rank=None)
+    sizes = step_sizes(queries._ask, place)
+    higher = [sizes[0], replace(sizes[1], peak_bytes=100 * MIB), sizes[2]]
+    assert higher_step(higher, sizes[2].step, PEAK * MIB) == (sizes[1].step, 100 * MIB)
+    assert higher_step(higher, sizes[2].step, 100 * MIB) is None
+    # What the start alone held is none.
+    assert (
+        higher_step([replace(sizes[0], peak_bytes=100 * MIB), *sizes[1:]], sizes[2].step, PEAK * MIB) is None
+    )
 
 
 def test_without_state_there_is_none_to_make_smaller(stored: Store) -> None:

@@ -28,6 +28,7 @@ from rankmem_aggregator.insights.state_bounds import STATE, WHOLE_BITS, state_le
 from rankmem_aggregator.insights.windows import (
     NEVER,
     Place,
+    higher_step,
     place_of,
     read_window,
     refuse_without_phases,
@@ -121,7 +122,8 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
     is_steady = chosen in steady(sizes)
     has = already(ask, place, rows) if replicas > 1 else None
     remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows), has)
-    return _answer(session_id, place, step, remedies, request, is_steady, has)
+    higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0)
+    return _answer(session_id, place, step, remedies, request, is_steady, has, higher)
 
 
 def _replicas(ask: Ask, place: Place) -> int:
@@ -323,6 +325,7 @@ def _answer(
     request: Request,
     is_steady: bool,
     has: Sharded | None,
+    higher: tuple[int, int] | None,
 ) -> Answer:
     lives = step.lives()
     peak, at = lives.peak()
@@ -352,6 +355,8 @@ def _answer(
         "peak_bytes": round(peak),
         "peak_phase": _phase(step, lives, at),
         "sharded": has,
+        "higher_step": higher and higher[0],
+        "higher_step_bytes": higher and higher[1],
         "fit_bytes": request.fit_bytes,
         "usable_bytes": usable,
         "fits_as_it_is": None if usable is None else bool(peak <= usable),

@@ -43,7 +43,10 @@ def sentence(name: str, rows: Sequence[Row], figures: Figures) -> str:
 def _fitting(name: str, first: Row, figures: Figures, peak: str) -> str:
     usable = bytes_text(figures["usable_bytes"])
     if figures["fits_as_it_is"]:
-        return f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
+        fits = f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
+        if figures["higher_step"] is None:
+            return fits
+        return f"{fits}; but step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'])}"
     if figures["smallest_set"] is None:
         peak_of = f"the peak of a step on {name}, {peak}"
         return f"no set of measured remedies is sure to bring {peak_of}, into {usable}"
@@ -107,6 +110,9 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     ]
     if not figures["is_steady"]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
+    if figures["higher_step"] is not None:
+        held = f"{bytes_text(figures['higher_step_bytes'])}"
+        found.append(f"step {figures['higher_step']} held more, {held}: nothing here is told of it")
     if figures["sharded"]:
         what = {"state": "the optimizer's state is", "parameters": "parameters, gradients and state are"}
         found.append(f"{what[figures['sharded']]} sharded over ranks already")
