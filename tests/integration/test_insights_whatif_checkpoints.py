@@ -24,7 +24,8 @@ NET, IS_CHECKPOINTED = sys.argv[1], sys.argv[2] == "checkpoint"
 class Up(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.one, self.two = nn.GroupNorm(4, 32), nn.Conv2d(32, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.norm = nn.GroupNorm(4, 32)
+        self.one, self.two = (nn.Conv2d(width, 16, 3, padding=1) for width in (32, 16))
 
     def forward(self, x):
         return self.two(functional.silu(self.one(functional.silu(self.norm(x)))))
@@ -37,7 +38,8 @@ class Edges(nn.Module):
 
     def forward(self, x):
         at = torch.arange(4000) % len(x)
-        m = functional.relu(self.along(torch.cat([x[at], x[at.flip(0)]], 1))); return functional.relu(self.own(x) + torch.zeros_like(x).index_add(0, at, m))
+        both = torch.cat([x[at], x[at.flip(0)]], 1)
+        m = self.along(both).relu(); return (self.own(x) + x.index_add(0, at, m)).relu()
 
 
 class Net(nn.Module):
