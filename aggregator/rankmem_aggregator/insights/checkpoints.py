@@ -90,7 +90,11 @@ def _recomputed(
         return np.zeros((4, 0))
     output, comes_again = _output(step, lives, forward)
     forward = forward[forward != output]
-    saved = forward[(died[forward] >= back) & kept[forward]]
+    next_births = lives.born[lives.born > backward[1]]
+    let_go = (lives.died >= back) & (lives.died <= next_births.min(initial=NEVER - 1))
+    # What has no category, as indices, was kept for backward if that lets go of it.
+    unnamed = let_go & (step.category[lives.of] == "unknown")
+    saved = forward[(died[forward] >= back) & (kept | unnamed)[forward]]
     brief = forward[died[forward] <= end + 1]
 
     def again(at: Array) -> Array:
@@ -102,8 +106,6 @@ def _recomputed(
     # before it, or else what is as large as its output.
     # What a module under a checkpoint before it has let go of by then is none.
     before = (lives.born < begin) & (lives.born > step.window.begin) & (died >= begin)
-    next_births = lives.born[lives.born > backward[1]]
-    let_go = (lives.died >= back) & (lives.died <= next_births.min(initial=NEVER - 1))
     inputs = np.flatnonzero(before & let_go & kept)
     if not len(inputs):
         inputs = np.flatnonzero(before & (lives.bytes == lives.bytes[output]))
