@@ -66,6 +66,39 @@ REWRITTEN = (
 )
 """Renamed, with operators that it had not and without some that it had."""
 
+BLOCKS = KEEPS.replace("self.layers", "self.blocks")
+"""Classes and the list have other names, and one holds more."""
+KEYED = TRAINING.replace("(Mixer(width) for _ in range(3))", "({name: Mixer(width) for name in 'abc'})")
+KEYED = KEYED.replace("ModuleList", "ModuleDict").replace("self.layers:", "self.layers.values():")
+
+TWO = TRAINING.replace(
+    "class Tower",
+    """class Gate(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gate = nn.Linear(width, width)
+
+    def forward(self, x):
+        return x * self.gate(x).sigmoid()
+
+
+class Tower""",
+).replace(
+    "        self.bias",
+    "        self.gates = nn.ModuleList(Gate(width) for _ in range(2))\n        self.bias",
+)
+TWO = TWO.replace(
+    "        return x * 2", "        for gate in self.gates:\n            x = gate(x)\n        return x * 2"
+)
+SWAPPED = TWO.replace("Gate", "Other").replace("Mixer", "Gate").replace("Other", "Mixer")
+"""Two classes have each other's names."""
+LISTS = TWO.replace("self.gates", "self.others").replace("self.layers", "self.gates")
+LISTS = LISTS.replace("self.others", "self.layers").replace(
+    "ModuleList(Gate(width) for _ in range(2))", "Sequential(Gate(width), Gate(width))"
+)
+LISTS = LISTS.replace("for gate in self.layers:\n            x = gate(x)", "x = self.layers(x)")
+"""Two lists have each other's names, and one runs its modules itself."""
+
 Record = Callable[..., Path]
 
 
@@ -144,6 +177,38 @@ def test_a_class_that_was_renamed_and_rewritten_is_said_to_be_unmatched_with_wha
         row["operator"] for row in answer.rows.to_pylist() if row["base_bytes"] == 0 or row["head_bytes"] == 0
     }
     assert diff(record(TRAINING), record(RENAMED)).figures["replaced"] == []
+
+
+def test_what_a_class_in_a_renamed_list_holds_more_is_told_of_it_alone(record: Record) -> None:
+    answer = diff(record(TRAINING), record(BLOCKS))
+    classes = {"class Mixer -> FeedForward", "class Tower -> Stack"}
+    assert set(answer.figures["moved"]) == {"module layers -> blocks", *classes}
+    assert any("modules by their classes, the shapes of their parameters" in note for note in answer.notes)
+    same = diff(record(TRAINING), record(KEEPS))
+    assert [row[0] for row in parts(answer)] == [row[0] for row in parts(same)]
+    rows = [row for row in answer.rows.to_pylist() if row["what"] == "part"]
+    assert {row["operator"] for row in rows} == {"aten::mul", "aten::threshold_backward"}
+    assert diff(record(BLOCKS), record(TRAINING)).verdict == "fine"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (SWAPPED, {"class Mixer -> Gate", "class Gate -> Mixer"}),
+        (LISTS, {"module layers -> gates", "module gates -> layers"}),
+    ],
+)
+def test_names_that_were_exchanged_are_no_change(text: str, told: set[str], record: Record) -> None:
+    answer = diff(record(TWO), record(text))
+    assert (answer.verdict, parts(answer)) == ("fine", [])
+    assert set(answer.figures["moved"]) == told
+
+
+def test_modules_that_could_be_each_other_are_one_part_and_said_to_be_unclear(record: Record) -> None:
+    answer = diff(record(TRAINING), record(KEYED))
+    assert parts(answer) == []
+    names = "module layers.0, layers.1, layers.2 -> layers.a, layers.b, layers.c"
+    assert answer.figures["moved"] == [f"{names} (it is not known which is which)"]
 
 
 def test_sizes_recorded_from_other_places_and_under_other_names_are_predicted_alike(record: Record) -> None:

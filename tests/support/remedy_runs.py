@@ -55,10 +55,11 @@ ALONE: Final = ("base", "checkpoint", "chunks", "plain", "momentum", "foreach", 
 """Changes of one rank, in the order in which they are recorded."""
 TOGETHER: Final = ("base", "zero1", "fsdp", "views")
 """Those of two ranks."""
+STATE_SHARES: Final = {"none": 0.0, "half": 0.5}
 _OF_ALL: Final = (
     ("base", "checkpoint", "checkpoint"),
     ("base", "plain", "none"),
-    ("base", "momentum", "state16"),
+    ("base", "momentum", "half"),
     ("base", "foreach", "foreach"),
     ("kept", "base", "set-to-none"),
     ("late", "base", "let-go"),
@@ -69,7 +70,7 @@ _OF_TWO: Final = (("base", "zero1", "zero1"), ("base", "fsdp", "fsdp"), ("base",
 
 
 def pairs_of(model: str, ranks: int = 1) -> list[Pair]:
-    """The pairs of a model: before, after and the remedy; ``none`` is an optimizer without state."""
+    """The pairs of a model: before, after and the remedy; ``none`` and ``half``: of the optimizer's state."""
     wanted = _OF_TWO if ranks > 1 else _OF_ALL + (_OF_WORDS if model != "mixer" else ())
     return [
         Pair(model=model, before=before, after=after, remedy=remedy, ranks=ranks)
@@ -133,8 +134,8 @@ def judge(pair: Pair, before: tuple[Step, dict[str, int]], after: Step) -> Judge
 
 
 def _edit(pair: Pair, step: Step, weights: dict[str, int]) -> Edit:
-    if pair.remedy == "none":
-        return scaled({"optimizer_state": 0})
+    if pair.remedy in STATE_SHARES:
+        return scaled({"optimizer_state": STATE_SHARES[pair.remedy]})
     found = {each.name: each for each in remedies_of(step, weights, max(pair.ranks, 2), pair.ranks)}
     return found[pair.remedy].edit
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.lives import Array
+from rankmem_aggregator.insights.windows import NEVER
 
 KEPT_BETWEEN: Final = ("activation", "input")
 """Categories of what a checkpoint does not keep."""
@@ -89,7 +90,11 @@ def _recomputed(
         return np.zeros((4, 0))
     output, comes_again = _output(step, lives, forward)
     forward = forward[forward != output]
-    saved = forward[(died[forward] >= back) & kept[forward]]
+    next_births = lives.born[lives.born > backward[1]]
+    let_go = (lives.died >= back) & (lives.died <= next_births.min(initial=NEVER - 1))
+    # What has no category, as indices, was kept for backward if that lets go of it.
+    unnamed = let_go & (step.category[lives.of] == "unknown")
+    saved = forward[(died[forward] >= back) & (kept | unnamed)[forward]]
     brief = forward[died[forward] <= end + 1]
 
     def again(at: Array) -> Array:
@@ -97,10 +102,13 @@ def _recomputed(
         return found
 
     outputs = np.array([output] if comes_again else [], np.int64)
-    # A checkpoint holds its input while backward runs: what was made last before it, as large as its output.
+    # A checkpoint holds its input while backward runs: of what its backward lets go of, what was made last
+    # before it, or else what is as large as its output.
     # What a module under a checkpoint before it has let go of by then is none.
-    alike = (lives.bytes == lives.bytes[output]) & (lives.born < begin) & (died >= begin)
-    inputs = np.flatnonzero(alike & (lives.born > step.window.begin))
+    before = (lives.born < begin) & (lives.born > step.window.begin) & (died >= begin)
+    inputs = np.flatnonzero(before & let_go & kept)
+    if not len(inputs):
+        inputs = np.flatnonzero(before & (lives.bytes == lives.bytes[output]))
     if len(inputs):
         last = inputs[np.argmax(lives.born[inputs])]
         died[last] = max(died[last], backward[1])
@@ -124,8 +132,11 @@ def _output(step: Step, lives: Lives, forward: Array) -> tuple[int, bool]:
     later = lives.born[lives.born > end]
     outlives = forward[lives.died[forward] > later.min()] if len(later) else forward
     order = outlives[np.argsort(lives.born[outlives], kind="stable")] if len(outlives) else forward
-    calls = step.call_of[lives.of[order]]
-    others = np.flatnonzero(calls != calls[-1])
-    run = order[others[-1] + 1 :] if len(others) else order
+    call_of, last = step.call_of[lives.of], order[-1]
+    # Calls of one operator on one line are several where another one made a block in between.
+    others = lives.born[
+        forward[(call_of[forward] != call_of[last]) & (lives.born[forward] < lives.born[last])]
+    ]
+    run = order[(call_of[order] == call_of[last]) & (lives.born[order] > others.max(initial=-1))]
     output = int(run[np.lexsort((lives.born[run], lives.bytes[run]))[-1]])
     return output, bool((lives.born[run] > lives.born[output]).any())

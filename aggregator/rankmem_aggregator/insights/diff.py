@@ -342,7 +342,7 @@ def _parts(
     held = [_held(side, steps) for side, steps in zip((base, head), some, strict=True)]
     given = [steps.given(by) for steps in some]
     if equal_input(given[0].bytes, given[1].bytes) is None:
-        return [], {"moved": [], "replaced": []}
+        return [], {"moved": [], "replaced": [], "unmatched": []}
     nothing = [np.zeros(len(steps.rows)) for steps in some]
     found = []
     pairs, names, others = _pairs((base, head), held, some)
@@ -359,7 +359,7 @@ def _parts(
         own = sum((held[0][part] for part in held[0] if each.holds(names.module(part.module))), nothing[0])
         other = sum((held[1][part] for part in held[1] if each.holds(part.module)), nothing[1])
         told.append(words.replaced(each, compared(given[0], own, given[1], other)))
-    changes = {"moved": words.moved(pairs), "replaced": told}
+    changes = {"moved": words.moved(pairs), "replaced": told, "unmatched": words.unmatched(names.moved)}
     return [place | row for row in found[:PARTS_MAX]], changes
 
 
@@ -381,7 +381,11 @@ def _code(side: Recorded, held: Iterable[Part], steps: Steps) -> classes.Code:
     place = {name: step[name] for name in ("attempt", "rank")}
     rows = side.ask("code_of_step", session=side.session_id, **place, step=step["step"]).to_pylist()
     made = {classes.Made(**row) for row in rows} | {part.made() for part in held}
-    return classes.Code(classes=classes.classes_of(side.ask, side.session_id, **place), made=made)
+    return classes.Code(
+        classes=classes.classes_of(side.ask, side.session_id, **place),
+        made=made,
+        shapes=classes.shapes_of(side.ask, side.session_id, rank=step["rank"]),
+    )
 
 
 def _held(side: Recorded, steps: Steps) -> dict[Part, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from rankmem_aggregator.insights.renamed_modules import without_numbers
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rankmem_aggregator.insights.compare import Compared, Judged
     from rankmem_aggregator.insights.moved import Pair
     from rankmem_aggregator.insights.renamed_classes import Replaced
+    from rankmem_aggregator.insights.renamed_modules import Moved
 
 WORDS: Final = {
     "peak": "peak of a step",
@@ -96,11 +98,20 @@ def moved(pairs: Sequence[Pair]) -> list[str]:
     """What has other names in head, each once: ``train.py -> src/train.py``, ``class Net -> Model``."""
     found: dict[str, None] = {}
     for pair in pairs:
-        unclear = (
-            f" (several {pair.name().function}; it is not known which is which)" if pair.is_ambiguous else ""
-        )
-        found.update(dict.fromkeys(f"{before} -> {now}{unclear}" for before, now in pair.moves()))
+        for before, now in pair.moves():
+            several = "" if before.startswith("module ") else f"several {pair.name().function}; "
+            unclear = f" ({several}it is not known which is which)" if pair.is_ambiguous else ""
+            found[f"{before} -> {now}{unclear}"] = None
     return list(found)
+
+
+def unmatched(modules: Moved) -> list[str]:
+    """Modules of one side that may be some of the other side, and were not found to be; else nothing."""
+    if not (modules.gone and modules.new):
+        return []
+    sides = (("base", modules.gone), ("head", modules.new))
+    named = {f"{without_numbers(path)} of {side}": None for side, paths in sides for path in paths}
+    return list(named)
 
 
 def replaced(classes: Replaced, figure: Compared) -> str:
@@ -121,9 +132,13 @@ def same_text(moves: Sequence[str]) -> str:
     more = f" and {len(moves) - MOVES_MAX} more" if len(moves) > MOVES_MAX else ""
     of_classes = any(each.startswith("class ") for each in moves)
     classes = "; classes by where their modules are and by the operators of their code" if of_classes else ""
+    of_modules = any(each.startswith("module ") for each in moves)
+    modules = (
+        "; modules by their classes, the shapes of their parameters and their code" if of_modules else ""
+    )
     return (
         f"taken for the same, moved or renamed: {', '.join(moves[:MOVES_MAX])}{more}; told by category, "
-        f"operator and module, and where these are the same by the function or the file{classes}"
+        f"operator and module, and where these are the same by the function or the file{classes}{modules}"
     )
 
 
@@ -139,6 +154,10 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     if figures.get("replaced"):
         which = "; ".join(figures["replaced"][:MOVES_MAX])
         found.append(f"classes in the same places that do other things, and are not matched: {which}")
+    if figures.get("unmatched"):
+        which = ", ".join(figures["unmatched"][:MOVES_MAX])
+        more = len(figures["unmatched"]) - MOVES_MAX
+        found.append(f"modules that one side alone has: {which}{f' and {more} more' if more > 0 else ''}")
     return found
 
 

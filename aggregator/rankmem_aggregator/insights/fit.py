@@ -27,7 +27,7 @@ from rankmem_aggregator.insights.reading import CannotTell, read_trace
 from rankmem_aggregator.insights.replays import check
 from rankmem_aggregator.insights.same_code import with_first_names
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import Place, place_of
+from rankmem_aggregator.insights.windows import Place, StepSize, higher_step, place_of, step_sizes
 from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
@@ -93,7 +93,8 @@ def fit_of(sources: Sequence[tuple[Ask, str]], request: Request) -> Answer:
         wanted = wanted_of(request.wanted or DEFAULT_WANTED, recorded)
         fitted.refuse(wanted)
         device = _device(places[0][0], places[0][1], request)
-        return _answer(session_id, fitted, wanted, device, request, places[0][1])
+        steps = step_sizes(*places[0])
+        return _answer(session_id, fitted, wanted, device, request, places[0][1], steps)
     except CannotTell as reason:
         return cannot_tell("fit", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
 
@@ -132,7 +133,13 @@ def _beyond_bytes(ask: Ask, place: Place) -> int | None:
 
 
 def _answer(
-    session_id: str, fitted: Fitted, wanted: Sequence[Wanted], device: Device, request: Request, place: Place
+    session_id: str,
+    fitted: Fitted,
+    wanted: Sequence[Wanted],
+    device: Device,
+    request: Request,
+    place: Place,
+    steps: Sequence[StepSize],
 ) -> Answer:
     sized = Sized(fitted, device)
     largest = fitted.recorded[-1]
@@ -141,6 +148,10 @@ def _answer(
     rows = [sized.row(size, *own) for size, own in sorted((asked | known).items())]
     below, above = map(max, zip(*(sized.shares_at(each.size) for each in wanted), strict=True))
     figures = _figures(fitted, device, request, place) | {"below_share": below, "above_share": above}
+    own = [each.window for each in fitted.recorded if each.source == 0]
+    top = max(own, key=lambda each: each.peak()[0], default=None)
+    higher = top and higher_step(steps, top.size.step, top.peak()[0])
+    figures |= {"higher_step": higher and higher[0], "higher_step_bytes": higher and higher[1]}
     if device.usable_bytes is not None and not device.not_replayed:
         figures |= largest_figures(sized, largest)
     first = next(row for row in rows if row["times"] == wanted[0].times) if request.wanted else None

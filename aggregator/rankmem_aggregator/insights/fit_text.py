@@ -59,7 +59,10 @@ def sentence(name: str, first: Row | None, figures: Figures, rows: Sequence[Row]
     verdict = {
         "yes": "it fits in", "no": "it does not fit in", "unclear": "it may or may not fit in",
     }[first["fits"]]  # fmt: skip
-    return f"{text}: {verdict} {bytes_text(figures['usable_bytes'])}"
+    told = f"{text}: {verdict} {bytes_text(figures['usable_bytes'])}"
+    if first["fits"] == "no" or figures["higher_step"] is None:
+        return told
+    return f"{told}; but step {figures['higher_step']} held more than these steps"
 
 
 def _none_fits(figures: Figures, where: str) -> str:
@@ -120,6 +123,11 @@ def notes(figures: Figures, largest: Row) -> tuple[str, ...]:
         largest: the row of its largest size.
     """
     found = [_from(figures), *_same_code(figures), *_capacity(figures)]
+    if figures["higher_step"] is not None:
+        found.append(
+            f"step {figures['higher_step']} of the recording held more, "
+            f"{bytes_text(figures['higher_step_bytes'])}: what is told is of steps as large as those above"
+        )
     if figures["num_sizes"] == 1 and largest["needed_bytes"] is not None:
         found.append(
             "needs and reserved are upper bounds, too: a block predicted to exceed 1 MiB takes a segment of "

@@ -74,9 +74,11 @@ def spread(figures: Mapping[str, Any]) -> tuple[str, ...]:
     if not figures["difference_bytes"]:
         return (f"all {figures['num_ranks']:,} ranks have the same peak",) if figures["num_ranks"] > 1 else ()
     parts = parts_text(list(figures["parts"].items()))
+    is_mixed = min(figures["parts"].values()) < 0
+    when = ", each at its own instant" if is_mixed else ""
     return (
         f"the peak of rank {figures['highest_rank']} is {bytes_text(figures['difference_bytes'])} above that "
-        f"of rank {figures['lowest_rank']}: {parts}",
+        f"of rank {figures['lowest_rank']}{when}: {parts}",
     )
 
 

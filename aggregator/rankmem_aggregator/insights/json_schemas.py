@@ -45,11 +45,12 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     "diff": _figures(
         "num_ranks base_steps head_steps base_steps_unknown head_steps_unknown", "base head input",
         base_input_bytes=_INTS, head_input_bytes=_INTS,
-        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS, moved=_TEXTS, replaced=_TEXTS,
+        ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS,
+        moved=_TEXTS, replaced=_TEXTS, unmatched=_TEXTS,
     ),
     "fit": _figures(
         "attempt rank num_sizes num_blocks num_matched total_bytes usable_bytes largest_size "
-        "largest_surely_size foreach_bytes",
+        "largest_surely_size foreach_bytes higher_step higher_step_bytes",
         "what device as_device not_replayed", "has_workspaces is_edited", moved=_TEXTS,
         below_share=pa.float64(), above_share=pa.float64(), largest_times=pa.float64(),
         largest_surely_times=pa.float64(), recorded_sizes=_INTS, recorded_input_bytes=_INTS,
@@ -91,7 +92,8 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         "device line operator kind remedy", "on_host is_reproduced is_proven is_leak_sure", kinds=_TEXTS,
     ),
     "whatif": _figures(
-        "attempt rank step num_blocks peak_bytes fit_bytes usable_bytes", "device peak_phase",
+        "attempt rank step num_blocks peak_bytes fit_bytes usable_bytes higher_step higher_step_bytes",
+        "device peak_phase sharded",
         "is_steady fits_as_it_is", smallest_set=_TEXTS,
     ),
 }  # fmt: skip

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from rankmem_aggregator.insights.renamed_classes import Made, Renamed
+from rankmem_aggregator.insights.renamed_modules import Unclear, without_numbers
 
 NOT_RENAMED: Final = Renamed()
 
@@ -54,12 +55,18 @@ class Pair:
     @property
     def is_ambiguous(self) -> bool:
         """Whether it is several things, of which nobody knows which is which."""
-        return self.is_moved and len(self.base) + len(self.head) > 2
+        return self.is_moved and (len(self.base) + len(self.head) > 2 or bool(self._unclear()))
+
+    def _unclear(self) -> list[Unclear]:
+        """The modules that could be each other and that it is in."""
+        groups = self.renamed.moved.unclear
+        return [each for each in groups if any(is_in(part.module, each.base) for part in self.base)]
 
     def name(self) -> Part:
         """What they share, with the places of head, or of base where head has none."""
         own = self.head or self.base
-        return own[0]._replace(file=_listed(part.file for part in own))
+        listed = (_listed(getattr(part, name) for part in own) for name in ("file", "module"))
+        return own[0]._replace(**dict(zip(("file", "module"), listed, strict=True)))
 
     def moved_from(self) -> str | None:
         """The places in base where they are others: files and functions; modules where these are the same."""
@@ -70,7 +77,8 @@ class Pair:
         return " ".join(filter(None, found)) or None
 
     def moves(self) -> list[tuple[str, str]]:
-        """Before and now: the classes that head calls otherwise, the file or function where that is more."""
+        """Before and now: classes and modules that head calls otherwise, the file or function where that is
+        more."""
         if not self.is_moved:
             return []
         classes = [
@@ -78,9 +86,15 @@ class Pair:
             for part in self.base
             for each in self.renamed.used_by(part.made())
         ]
+        modules = [
+            _of_siblings(each, self.renamed.moved.paths[each])
+            for each in (self.renamed.moved_place(part.module) for part in self.base)
+            if each is not None
+        ]
+        groups = [(f"module {', '.join(each.base)}", ", ".join(each.head)) for each in self._unclear()]
         places = self._differ([part.called(self.renamed) for part in self.base], ("file", "function"))
         return [
-            *dict.fromkeys(classes),
+            *dict.fromkeys([*classes, *modules, *groups]),
             *((_listed(before) or "unknown", _listed(now) or "unknown") for before, now in places),
         ]
 
@@ -103,7 +117,7 @@ def paired(base: Iterable[Part], head: Iterable[Part], renamed: Renamed = NOT_RE
     known = {called[part] for part in same}
     new = [part for part in of_head if part not in known]
     pairs = [Pair(base=(part,), head=(called[part],), renamed=renamed) for part in same]
-    for alike, at_most in _WAYS:
+    for alike, at_most in (*_WAYS, (_in_group(renamed.moved.unclear), None)):
         sides = {part: alike(called[part]) for part in gone}, {part: alike(part) for part in new}
         found = [Pair(base=own, head=other, renamed=renamed) for own, other in _alike(*sides, at_most)]
         pairs += found
@@ -124,6 +138,32 @@ def _alike(
         for own, other in groups.values()
         if own and other and (at_most is None or max(len(own), len(other)) <= at_most)
     ]
+
+
+def _of_siblings(base: str, head: str) -> tuple[str, str]:
+    """Paths of a module on both sides, for all of its siblings where they have the same numbers."""
+    numbers = [[part for part in path.split(".") if part.isdigit()] for path in (base, head)]
+    if numbers[0] == numbers[1]:
+        base, head = without_numbers(base), without_numbers(head)
+    return f"module {base}", head
+
+
+def is_in(module: str | None, places: Iterable[str]) -> bool:
+    """Whether a module is one of these, or in one."""
+    return module is not None and any(f"{module}.".startswith(f"{place}.") for place in places)
+
+
+def _in_group(groups: Sequence[Unclear]) -> Callable[[Part], Hashable]:
+    """What parts have in common whose modules could be each other."""
+
+    def key(part: Part) -> Hashable:
+        for number, group in enumerate(groups):
+            for place in (*group.base, *group.head):
+                if is_in(part.module, [place]):
+                    return number, part._replace(module=(part.module or "")[len(place) :])
+        return part
+
+    return key
 
 
 def _file_name(file: str | None) -> str | None:

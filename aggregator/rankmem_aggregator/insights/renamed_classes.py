@@ -3,20 +3,22 @@
 Stage: query; pure functions but for :func:`classes_of`. In: of each side the modules with their classes, and
 which code made blocks. Out: :class:`Renamed`, which gives the names of one side as the other has them.
 
-A class is taken for another one if neither is on both sides, the modules of one are those of the other
-wherever both sides have a module, the names of what is in them and the operators of their code are the same,
-or more on one side, and no other class could be it. What only stands in the same place (another norm, another
-attention) has other operators, and stays what it is.
+A class is taken for another one if neither is on both sides, or if both stand in each other's places, the
+modules of one are those of the other wherever both sides have a module, the names of what is in them and the
+operators of their code are the same, or more on one side, and no other class could be it. What only stands in
+the same place (another norm, another attention) has other operators, and stays what it is.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from rankmem_aggregator.insights import renamed_modules as modules
 from rankmem_aggregator.insights.answer import Ask
+from rankmem_aggregator.insights.renamed_modules import Moved, Tree, holds
 
 
 class Made(NamedTuple):
@@ -35,6 +37,8 @@ class Code:
     """By a module's path its class."""
     made: Collection[Made] = ()
     """What made the blocks that are compared, and those of a step."""
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    """By a parameter's name its shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class Renamed:
     """By the name of a class in base its name in head."""
     of_base: Mapping[str, str] = field(default_factory=dict)
     """By a module's path in base its class."""
+    moved: Moved = field(default_factory=Moved)
+    """Modules that head has under other paths."""
 
     def function(self, name: str | None) -> str | None:
         """A function's qualified name: of a method with its class's name in head."""
@@ -55,6 +61,21 @@ class Renamed:
 
     def module(self, path: str | None) -> str | None:
         """A module's path: a root, and what is made within a forward, is called by its class."""
+        place = self.moved_place(path)
+        if place is None or path is None:
+            return self._by_class(path)
+        rest = (self._by_class(path) or "").split(".")[place.count(".") + 1 :]
+        return ".".join([self.moved.paths[place], *rest])
+
+    def moved_place(self, path: str | None) -> str | None:
+        """The module that head has elsewhere and that this one is, or is in; the innermost."""
+        if path is None or not self.moved.paths:
+            return None
+        parts = path.split(".")
+        places = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        return next((each for each in places if each in self.moved.paths), None)
+
+    def _by_class(self, path: str | None) -> str | None:
         if path is None or not any(name in path for name in self.classes):
             return path
         parts = path.split(".")
@@ -84,19 +105,32 @@ def classes_of(ask: Ask, session_id: str, *, attempt: int, rank: int) -> dict[st
     return {row["module"]: row["class"] for row in rows}
 
 
+def shapes_of(ask: Ask, session_id: str, *, rank: int) -> dict[str, str]:
+    """By name the shapes of a rank's parameters, as far as they were recorded.
+
+    Args:
+        ask: asks a named query.
+        session_id: full id.
+        rank: whose.
+    """
+    rows = ask("weights", session=session_id, rank=rank).to_pylist()
+    return {row["name"]: row["shape"] for row in rows if row["shape"]}
+
+
 def renamed(base: Code, head: Code) -> Renamed:
-    """The classes of base that head has under other names."""
+    """The classes and modules of base that head has under other names."""
     gone = _alone(base, head)
     new = _alone(head, base)
-    found = Renamed(of_base=base.classes)
+    found = _exchanged(base, head)
     while True:
         # What one class is called tells where the modules of others are: until nothing more is found.
+        found = replace(found, moved=_moved(base, head, found, gone, new))
         known = set(found.classes.values())
         possible = [
             (one, other)
             for one, other in _in_one_place(base, head, found)
             if one in gone - found.classes.keys() and other in new - known
-            if _is_same(base, head, found, one, other)
+            if _is_same(base, head, found, {one: other})
         ]
         sure = {
             one: other
@@ -105,7 +139,50 @@ def renamed(base: Code, head: Code) -> Renamed:
         }
         if not sure:
             return found
-        found = Renamed(classes={**found.classes, **sure}, of_base=base.classes)
+        found = replace(found, classes={**found.classes, **sure})
+
+
+def _exchanged(base: Code, head: Code) -> Renamed:
+    """Classes of both sides that have each other's names: each stands where others stood, with their code."""
+    nothing = Renamed(of_base=base.classes)
+    places: dict[str, set[str]] = {}
+    for path, name in base.classes.items():
+        if path in head.classes:
+            places.setdefault(name, set()).add(head.classes[path])
+    of_head = set(head.classes.values())
+    names = {
+        one: next(iter(others))
+        for one, others in places.items()
+        if len(others) == 1 and one not in others and one in of_head
+    }
+    while names and set(names) != set(names.values()):
+        names = {one: other for one, other in names.items() if other in names and one in names.values()}
+    is_same = names and _is_same(base, head, nothing, names)
+    return Renamed(classes=names, of_base=base.classes) if is_same else nothing
+
+
+def _moved(base: Code, head: Code, known: Renamed, gone: Collection[str], new: Collection[str]) -> Moved:
+    """The modules of base that head has under other paths, by what is known of classes."""
+    plain = Renamed(classes=known.classes, of_base=base.classes)
+    still_gone = set(gone) - known.classes.keys()
+    still_new = set(new) - set(known.classes.values())
+    trees: list[Tree] = []
+    for side, names, alone in ((base, plain, still_gone), (head, Renamed(), still_new)):
+        code: dict[str, set[tuple[str, str]]] = {}
+        for made in side.made:
+            if made.module is not None:
+                function = names.function(made.function) or ""
+                # A class that the other side lacks has another name there.
+                around = ["" if part in alone else part for part in function.split(".")]
+                code.setdefault(made.module, set()).add((".".join(around), made.operator or ""))
+        classes = {
+            path: "" if name in alone and name != modules.SEQUENTIAL else names.classes.get(name, name)
+            for path, name in side.classes.items()
+        }
+        frozen = {path: frozenset(own) for path, own in code.items()}
+        trees.append(Tree(classes=classes, shapes=side.shapes, code=frozen))
+    own, other = trees
+    return modules.moved(own, other, {path: plain.module(path) or "" for path in base.classes})
 
 
 class Replaced(NamedTuple):
@@ -161,19 +238,22 @@ def _naming(side: Code) -> set[str]:
     return {name for path, name in side.classes.items() if path.rpartition(".")[2].partition("#")[0] == name}
 
 
-def _is_same(base: Code, head: Code, known: Renamed, one: str, other: str) -> bool:
-    """Whether a class of base and one of head are in the same places and have the same code."""
-    names = Renamed(classes={**known.classes, one: other}, of_base=base.classes)
+def _is_same(base: Code, head: Code, known: Renamed, more: Mapping[str, str]) -> bool:
+    """Whether classes of base are in the same places as those of head, and have the same code."""
+    names = replace(known, classes={**known.classes, **more})
     before = {names.module(path) or "": names.classes.get(name, name) for path, name in base.classes.items()}
     after = head.classes
-    own = {path for path, name in before.items() if name == other}
-    now = {path for path, name in after.items() if name == other}
-    both = own & now
-    if not both or (own & after.keys()) != both or (now & before.keys()) != both:
-        return False
-    parts = _parts(before, both), _parts(after, both)
-    code = _code(base, names, before, other), _code(head, Renamed(), after, other)
-    return (parts == (set(), set()) or _holds(*parts)) and _holds(*code)
+    for other in more.values():
+        own = {path for path, name in before.items() if name == other}
+        now = {path for path, name in after.items() if name == other}
+        both = own & now
+        if not both or (own & after.keys()) != both or (now & before.keys()) != both:
+            return False
+        parts = _parts(before, both), _parts(after, both)
+        code = _code(base, names, before, other), _code(head, Renamed(), after, other)
+        if not ((parts == (set(), set()) or holds(*parts)) and holds(*code)):
+            return False
+    return True
 
 
 def _parts(classes: Mapping[str, str], of: Collection[str]) -> set[tuple[str, str]]:
@@ -190,8 +270,3 @@ def _code(side: Code, names: Renamed, classes: Mapping[str, str], name: str) -> 
         if classes.get(module) == name or name in function.split(".")[:-1]:
             found.add((function, made.operator or ""))
     return found
-
-
-def _holds(one: set[tuple[str, str]], other: set[tuple[str, str]]) -> bool:
-    """Whether both have something, and one of them all that the other has."""
-    return bool(one & other) and (one <= other or other <= one)

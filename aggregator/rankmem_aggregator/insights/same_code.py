@@ -19,7 +19,7 @@ from rankmem_aggregator.insights.diff_text import moved
 from rankmem_aggregator.insights.fit_sizes import Recorded
 from rankmem_aggregator.insights.laws import MATCHED_LEAST
 from rankmem_aggregator.insights.moved import Pair, Part, paired
-from rankmem_aggregator.insights.renamed_classes import Code, Renamed, classes_of, renamed
+from rankmem_aggregator.insights.renamed_classes import Code, Renamed, classes_of, renamed, shapes_of
 from rankmem_aggregator.insights.windows import Window
 
 
@@ -112,7 +112,11 @@ class _Names:
     def of(cls, own: Sequence[Window], other: Sequence[Window], asks: tuple[Ask, Ask]) -> _Names:
         parts = [[part for window in side for part in _parts(window)] for side in (own, other)]
         head, base = (
-            Code(classes=_classes(ask, side[0]), made={part.made() for part in made})
+            Code(
+                classes=_classes(ask, side[0]),
+                made={part.made() for part in made},
+                shapes=shapes_of(ask, side[0].place.session_id, rank=side[0].place.rank),
+            )
             for ask, side, made in zip(asks, (own, other), parts, strict=True)
         )
         classes = renamed(base, head)

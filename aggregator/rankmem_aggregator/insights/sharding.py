@@ -8,12 +8,20 @@ their unit's backward, then a shard, with a buffer for the reduction at that end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from rankmem_aggregator.insights.edits import Edit, Lives, Step
-from rankmem_aggregator.insights.windows import NEVER
+from rankmem_aggregator.insights.answer import Ask
+from rankmem_aggregator.insights.edits import Edit, Lives, Step, scaled
+from rankmem_aggregator.insights.windows import NEVER, Place
+
+STATE: Final = "optimizer_state"
+Sharded = Literal["state", "parameters"]
+"""What a recording has over its ranks; with the parameters their gradients and state."""
 
 ROOT = -1
 """What is in no unit."""
@@ -22,13 +30,60 @@ Extra = list[tuple[float, float, float]]
 Spans = dict[tuple[int, str], tuple[float, float]]
 
 
-def sharded(num_ranks: int, weights: Mapping[str, int]) -> Edit:
+def already(ask: Ask, place: Place, weights: Sequence[Mapping[str, Any]]) -> Sharded | None:
+    """What a job of several ranks has sharded.
+
+    Parameters are, where one has fewer bytes than its shape has; state is, where ranks hold the same bytes of
+    parameters and other bytes of state.
+
+    Args:
+        weights: ``size_bytes``, ``dtype`` and ``shape`` of each parameter of the rank.
+    """
+    if any(_is_part(each) for each in weights):
+        return "parameters"
+    rows = ask("held_at_own_peaks", session=place.session_id, by="category").to_pylist()
+    held: dict[int, dict[str, int]] = {}
+    for row in rows:
+        if (row["device_type"], row["attempt"]) == (place.device_type, place.attempt):
+            held.setdefault(row["rank"], {})[row["group_name"]] = row["bytes_at_rank_peak"]
+    own = held.get(place.rank, {}).get("parameter")
+    states = {each.get(STATE, 0) for each in held.values() if each.get("parameter") == own}
+    return "state" if own and len(states) > 1 and min(states) else None
+
+
+def _is_part(weight: Mapping[str, Any]) -> bool:
+    bits = re.search(r"float(16|32|64)$", weight["dtype"] or "")
+    if bits is None or not weight["shape"] or not weight["size_bytes"]:
+        return False
+    count = math.prod(int(each) for each in re.findall(r"\d+", weight["shape"]))
+    return bool(count * int(bits[1]) > 8 * weight["size_bytes"])
+
+
+def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
+    """Gradients over ranks, and the state (ZeRO-2): reduced as they come, so that DDP's buckets are gone.
+
+    Args:
+        num_ranks: over which.
+        has_state: whether the state is whole now.
+    """
+    scale = scaled({"gradient": 1 / num_ranks} | ({STATE: 1 / num_ranks} if has_state else {}))
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        of_ddp = (step.category[lives.of] == "gradient") & (step.phase[lives.of] != "backward")
+        return scale(step, lives.kept(~of_ddp))
+
+    return edit
+
+
+def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) -> Edit:
     """Parameters, gradients and state over ranks.
 
     Args:
         num_ranks: over which.
         weights: bytes of each parameter, by its name in the module tree.
+        has_state: whether the state is whole now.
     """
+    whole_now = ("parameter", STATE) if has_state else ("parameter",)
 
     def edit(step: Step, lives: Lives) -> Lives:
         spans = _spans(step)
@@ -37,7 +92,7 @@ def sharded(num_ranks: int, weights: Mapping[str, int]) -> Edit:
         whole = _bytes_of_units(step, weights)
         category = step.category[lives.of]
         buckets = (category == "gradient") & (lives.born <= step.window.begin)
-        shards = np.isin(category, ("parameter", "optimizer_state"))
+        shards = np.isin(category, whole_now)
         edited = lives.changed(bytes=np.where(shards, lives.bytes / num_ranks, lives.bytes))
         gathered = _gathered(spans, whole)
         edited = _reduced(step, edited.kept(~buckets), spans, num_ranks)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from rankmem_aggregator.insights import edits
@@ -22,10 +23,12 @@ from rankmem_aggregator.insights.checkpoints import checkpointed
 from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.fit_sizes import steady
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.sharding import sharded
+from rankmem_aggregator.insights.sharding import Sharded, already, gradients_and_state, sharded
+from rankmem_aggregator.insights.state_bounds import STATE, WHOLE_BITS, state_least, state_most
 from rankmem_aggregator.insights.windows import (
     NEVER,
     Place,
+    higher_step,
     place_of,
     read_window,
     refuse_without_phases,
@@ -60,9 +63,10 @@ SCHEMA: Final = pa.schema(
 )
 """The rows of the answer: single remedies, what saves most first; with fit_bytes also the set of fewest
 changes that fits, before them. remedy: short names, joined by " + "; peak_after_least_bytes: less than
-peak_after_bytes, which is then the most, where the recording does not tell when a block is let go of;
-phase_after: in which the peak is then, at most; is_measured: whether the edit was held against trainings with
-the change; fits: NULL without fit_bytes, or where that depends on what the recording does not tell."""
+peak_after_bytes, which is then the most, where the recording does not tell when a block is let go of, or how
+another optimizer computes; phase_after: in which the peak is then, at most; is_measured: whether the edit was
+held against trainings with the change; fits: NULL without fit_bytes, or where that depends on what the
+recording does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +115,15 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
         step = Step.of_window(window)
     except CannotTell as reason:
         return cannot_tell("whatif", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
-    weights = {
-        row["name"]: row["size_bytes"] or 0
-        for row in ask("weights", session=session_id, rank=place.rank).to_pylist()
-    }
+    rows = ask("weights", session=session_id, rank=place.rank).to_pylist()
+    weights = {row["name"]: row["size_bytes"] or 0 for row in rows}
     replicas = _replicas(ask, place)
     ranks = request.ranks or (replicas if replicas > 1 else RANKS)
     is_steady = chosen in steady(sizes)
-    return _answer(session_id, place, step, remedies_of(step, weights, ranks, replicas), request, is_steady)
+    has = already(ask, place, rows) if replicas > 1 else None
+    remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows), has)
+    higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0)
+    return _answer(session_id, place, step, remedies, request, is_steady, has, higher)
 
 
 def _replicas(ask: Ask, place: Place) -> int:
@@ -131,15 +136,35 @@ def _replicas(ask: Ask, place: Place) -> int:
     return int(row["world_size"] or 1)
 
 
-def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, replicas: int = 1) -> list[Remedy]:
+def state_bits(step: Step, weights: Sequence[Mapping[str, Any]]) -> int:
+    """Bits of an element of the optimizer's state: 16 if it is as large as parameters of 16 bits, else 32.
+
+    Args:
+        weights: ``dtype`` and ``size_bytes`` of each parameter.
+    """
+    halves = [row["size_bytes"] for row in weights if (row["dtype"] or "").endswith("float16")]
+    state = step.window.bytes[step.category == STATE]
+    as_large, twice = (state[np.isin(state, np.array(halves, np.int64) * times)].sum() for times in (1, 2))
+    return WHOLE_BITS // 2 if as_large > twice else WHOLE_BITS
+
+
+def remedies_of(
+    step: Step,
+    weights: Mapping[str, int],
+    ranks: int,
+    replicas: int = 1,
+    bits: int = WHOLE_BITS,
+    has: Sharded | None = None,
+) -> list[Remedy]:
     """All remedies, what costs least first.
 
     Args:
         weights: bytes of each parameter, by name.
         ranks: over which is sharded.
         replicas: ranks of the recording that hold the same parameters.
+        bits: of an element of the recorded optimizer state.
+        has: what is sharded already.
     """
-    state = "optimizer_state"
     return [
         Remedy(
             name="let-go", what="let go of the last step's tensors before the next forward", costs=FREE,
@@ -159,7 +184,8 @@ def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, replicas: in
         ),
         Remedy(
             name="zero1", what=f"shard optimizer state over {ranks} ranks (ZeRO-1)",
-            costs="a broadcast a step", edit=edits.scaled({state: 1 / ranks}), rivals="state",
+            costs="a broadcast a step", rivals="state",
+            edit=_nothing if has else edits.scaled({STATE: 1 / ranks}),
         ),
         Remedy(
             name="chunks", what=f"head and loss in {CHUNKS} chunks", costs="the head's forward twice",
@@ -170,23 +196,12 @@ def remedies_of(step: Step, weights: Mapping[str, int], ranks: int, replicas: in
             name="accumulate", what="half the batch, gradients accumulated over two",
             costs="smaller products", edit=edits.accumulated(2), rivals="gradients",
         ),
-        *_over_ranks(weights, ranks),
-        Remedy(
-            name="state16", what="optimizer state in 16 bits", costs="precision",
-            edit=edits.scaled({state: 1 / 2}), rivals="state", is_measured=False,
-        ),
-        Remedy(
-            name="state8", what="optimizer state in 8 bits", costs="precision",
-            edit=edits.scaled({state: 1 / 4}), rivals="state", is_measured=False,
-        ),
+        *_over_ranks(weights, ranks, has),
+        *_in_fewer_bits(bits),
         Remedy(
             name="zero2", what=f"shard state and gradients over {ranks} ranks (ZeRO-2)",
             costs="gradients reduced to shards", rivals="state", is_measured=False,
-            edit=edits.scaled({state: 1 / ranks, "gradient": 1 / ranks}),
-        ),
-        Remedy(
-            name="offload", what="optimizer state on the host", costs="a step over the bus",
-            edit=edits.scaled({state: 0}), rivals="state", is_measured=False,
+            edit=_nothing if has == "parameters" else gradients_and_state(ranks, has_state=not has),
         ),
     ]  # fmt: skip
 
@@ -202,14 +217,31 @@ def _checkpoints(step: Step) -> Iterator[Remedy]:
         )
 
 
-def _over_ranks(weights: Mapping[str, int], ranks: int) -> Iterator[Remedy]:
+def _in_fewer_bits(recorded_bits: int) -> Iterator[Remedy]:
+    """Optimizer state in 16 and 8 bits, and in none of the device."""
+    for name, what, costs, bits in (
+        ("state16", "optimizer state in 16 bits", "precision", 16),
+        ("state8", "optimizer state in 8 bits", "precision", 8),
+        ("offload", "optimizer state on the host", "a step over the bus", 0),
+    ):
+        yield Remedy(
+            name=name,
+            what=what,
+            costs=costs,
+            edit=state_most(bits, recorded_bits),
+            least=state_least(bits, recorded_bits),
+            rivals="state",
+        )
+
+
+def _over_ranks(weights: Mapping[str, int], ranks: int, has: Sharded | None) -> Iterator[Remedy]:
     """FSDP, where the parameters' bytes are known by name."""
     if weights:
         yield Remedy(
             name="fsdp",
             what=f"shard parameters, gradients and state over {ranks} ranks (FSDP)",
             costs="all parameters gathered twice a step",
-            edit=sharded(ranks, weights),
+            edit=_nothing if has == "parameters" else sharded(ranks, weights, has_state=not has),
             rivals="state",
         )
 
@@ -286,7 +318,14 @@ def smallest_set(
 
 
 def _answer(
-    session_id: str, place: Place, step: Step, remedies: Sequence[Remedy], request: Request, is_steady: bool
+    session_id: str,
+    place: Place,
+    step: Step,
+    remedies: Sequence[Remedy],
+    request: Request,
+    is_steady: bool,
+    has: Sharded | None,
+    higher: tuple[int, int] | None,
 ) -> Answer:
     lives = step.lives()
     peak, at = lives.peak()
@@ -315,6 +354,9 @@ def _answer(
         "num_blocks": len(step.window),
         "peak_bytes": round(peak),
         "peak_phase": _phase(step, lives, at),
+        "sharded": has,
+        "higher_step": higher and higher[0],
+        "higher_step_bytes": higher and higher[1],
         "fit_bytes": request.fit_bytes,
         "usable_bytes": usable,
         "fits_as_it_is": None if usable is None else bool(peak <= usable),

@@ -12,6 +12,11 @@ Row = Mapping[str, Any]
 
 OUTSIDE: Final = "outside of forward, backward and the optimizer's step"
 NOT_MEASURED: Final = "not held against a training with the change"
+STATE_REMEDIES: Final = ("state16", "state8", "offload")
+ON_OPTIMIZER: Final = (
+    "how the optimizer computes: at least with nothing beside its state, as fused kernels and a step on the "
+    "host do, at most with the state of one parameter unpacked and each result a tensor"
+)
 
 
 def sentence(name: str, rows: Sequence[Row], figures: Figures) -> str:
@@ -38,7 +43,10 @@ def sentence(name: str, rows: Sequence[Row], figures: Figures) -> str:
 def _fitting(name: str, first: Row, figures: Figures, peak: str) -> str:
     usable = bytes_text(figures["usable_bytes"])
     if figures["fits_as_it_is"]:
-        return f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
+        fits = f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
+        if figures["higher_step"] is None:
+            return fits
+        return f"{fits}; but step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'])}"
     if figures["smallest_set"] is None:
         peak_of = f"the peak of a step on {name}, {peak}"
         return f"no set of measured remedies is sure to bring {peak_of}, into {usable}"
@@ -69,14 +77,27 @@ def error(first: Row) -> str:
     if "fsdp" in first["remedy"]:
         return "within 5 % where FSDP was tried"
     found = "within 1 % where it was tried; bytes that are requested, without fragmentation"
-    if _is_open(first):
-        return f"{found}; the range depends on when a checkpoint lets go of a block within its forward"
-    return found
+    if not _is_open(first):
+        return found
+    names = first["remedy"].split(" + ")
+    depends = [
+        text
+        for text, is_meant in (
+            ("when a checkpoint lets go of a block within its forward", any(map(_is_checkpoint, names))),
+            (ON_OPTIMIZER, any(name in STATE_REMEDIES for name in names)),
+        )
+        if is_meant
+    ]
+    return f"{found}; the range depends on {', and on '.join(depends)}"
+
+
+def _is_checkpoint(name: str) -> bool:
+    return name.startswith("checkpoint")
 
 
 def _short(row: Row) -> str:
     """The name of a remedy; of a checkpoint with what is under it, as there may be several."""
-    return str(row["what"] if row["remedy"].startswith("checkpoint") else row["remedy"])
+    return str(row["what"] if _is_checkpoint(row["remedy"]) else row["remedy"])
 
 
 def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -89,9 +110,18 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     ]
     if not figures["is_steady"]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
+    if figures["higher_step"] is not None:
+        held = f"{bytes_text(figures['higher_step_bytes'])}"
+        found.append(f"step {figures['higher_step']} held more, {held}: nothing here is told of it")
+    if figures["sharded"]:
+        what = {"state": "the optimizer's state is", "parameters": "parameters, gradients and state are"}
+        found.append(f"{what[figures['sharded']]} sharded over ranks already")
     idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
+    named = [row["remedy"] for row in rows if row["remedy"] in STATE_REMEDIES and _is_open(row)]
+    if named:
+        found.append(f"the range of {', '.join(named)} depends on {ON_OPTIMIZER}")
     if not all(row["is_measured"] for row in rows):
         found.append(f"measured, no: {NOT_MEASURED}")
     return tuple(found)

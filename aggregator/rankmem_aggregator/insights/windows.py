@@ -214,6 +214,26 @@ def read_window(ask: Ask, place: Place, size: StepSize) -> Window:
     return window
 
 
+HIGHER_SHARE: Final = 1.01
+"""A step that held so much more than the one that is looked at is named beside it."""
+
+
+def higher_step(steps: Sequence[StepSize], step: int, peak_bytes: int) -> tuple[int, int] | None:
+    """The step that held most, and its bytes, where that is more than the peak of the one looked at.
+
+    The first is left out: what it holds more is the start's.
+
+    Args:
+        steps: all of the device, in order.
+        step, peak_bytes: what is looked at.
+    """
+    rest = [each for each in steps[1:] if each.peak_bytes is not None and each.step != step]
+    top = max(rest, key=lambda each: each.peak_bytes or 0, default=None)
+    if top is None or top.peak_bytes is None or top.peak_bytes <= HIGHER_SHARE * peak_bytes:
+        return None
+    return top.step, top.peak_bytes
+
+
 def _window(rows: pa.Table, place: Place, size: StepSize, begin: int) -> Window:
     freed = rows["freed_seq"].fill_null(NEVER).to_numpy()
     texts = (

@@ -1,0 +1,45 @@
+"""What a job of several ranks has sharded already, by the bytes that its ranks hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rankmem_aggregator.insights.sharding import already
+from rankmem_aggregator.insights.windows import Place
+
+PLACE = Place(
+    session_id="0", attempt=0, rank=0, device="cpu", device_type="cpu", allocator=None, settings=None,
+    total_bytes=None,
+)  # fmt: skip
+WHOLE = {"size_bytes": 400, "dtype": "float32", "shape": "[10, 10]"}
+
+
+def asked(*ranks: dict[str, int]) -> Any:
+    rows = [
+        {"rank": rank, "attempt": 0, "device_type": "cpu", "group_name": name, "bytes_at_rank_peak": size}
+        for rank, held in enumerate(ranks)
+        for name, size in held.items()
+    ]
+    return lambda _name, **_: pa.Table.from_pylist(rows)
+
+
+@pytest.mark.parametrize(
+    ("weights", "ranks", "found"),
+    [
+        ([WHOLE], [{"parameter": 400, "optimizer_state": 800}] * 2, None),
+        ([WHOLE], [{"parameter": 400, "optimizer_state": each} for each in (800, 0)], None),
+        ([WHOLE], [{"parameter": 400, "optimizer_state": each} for each in (480, 320)], "state"),
+        # Other stages have other parameters, and other state.
+        ([WHOLE], [{"parameter": each, "optimizer_state": 2 * each} for each in (400, 300)], None),
+        ([WHOLE | {"size_bytes": 200}], [{"parameter": 200, "optimizer_state": 400}] * 2, "parameters"),
+        ([{"size_bytes": 100, "dtype": "int8", "shape": "[10, 10]"}], [{"parameter": 100}] * 2, None),
+        ([{"size_bytes": 100, "dtype": None, "shape": None}], [{"parameter": 100}] * 2, None),
+    ],
+)
+def test_what_is_sharded_is_told_by_shapes_and_by_what_ranks_hold(
+    weights: list[dict[str, Any]], ranks: list[dict[str, int]], found: str | None
+) -> None:
+    assert already(asked(*ranks), PLACE, weights) == found
