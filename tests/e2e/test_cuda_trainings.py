@@ -72,9 +72,7 @@ def test_a_training_on_the_cpu_beside_a_gpu_is_recorded_to_its_end(torch_dir: Pa
     trained("mlp.py", torch_dir=torch_dir, folder=tmp_path)
     recorded = rows(tmp_path, "sql", "SELECT device, source FROM device_info ORDER BY ALL")
     assert [tuple(row.values()) for row in recorded] == [("cpu", "tap")]
-    steps = rows(
-        tmp_path, "sql", "SELECT step FROM step INTERSECT SELECT step FROM allocation ORDER BY step"
-    )
+    steps = rows(tmp_path, "sql", "SELECT step FROM step INTERSECT SELECT step FROM allocation ORDER BY step")
     assert len(steps) > 2
     assert steps == rows(tmp_path, "sql", "SELECT step FROM step ORDER BY step")
 
