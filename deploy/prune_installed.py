@@ -19,6 +19,11 @@ UNUSED: Final = (
     "pyarrow/include", "pyarrow/includes", "pyarrow/src", "pyarrow/*.pyx", "pyarrow/*.pxi", "pyarrow/*.pxd",
     "pyarrow/libarrow_python.so", "pyarrow/libarrow_python.so.*.*.*", "numpy/_core/include",
     "numpy/_core/lib", "numpy/random/lib", "numpy/f2py", "numpy/distutils",
+    # File systems, formats and keys of a lake that rankmem has none of.
+    "pyarrow/_hdfs.*", "pyarrow/_azurefs.*", "pyarrow/_gcsfs.*", "pyarrow/_orc.*", "pyarrow/_dataset_orc.*",
+    "pyarrow/*parquet_encryption*", "pyarrow/_pyarrow_cpp_tests.*", "numpy/_core/*_tests.*",
+    # Languages that rich could highlight; nothing shows code.
+    "pygments/lexers/[!_p]*", "pygments/lexers/_*_builtins.py",
     # Tests of others.
     "pyarrow/tests", "numpy/tests", "numpy/*/tests", "numpy/testing/_private",
     # What installs. Here nothing is installed any more.

@@ -52,6 +52,9 @@ class FakeTap(Recorded):
     def attach_cuda(self) -> None:
         self.did.append("cuda")
 
+    def leave_cpu_for_cuda(self, facts: int) -> None:
+        self.did.append(("cpu ends as", json.loads(self.strings[facts])["source"]))
+
     def publish(self, folder: Path) -> None:
         self.did.append("publish")
 
@@ -103,8 +106,10 @@ def test_cpu_is_recorded_until_cuda_is_used(monkeypatch: pytest.MonkeyPatch) -> 
     tap = _open(monkeypatch, torch)
     assert tap.did == ["open", "cpu", "calls", (What.CALLS | What.STACKS | What.CPU_EVENTS, True)]
     torch.queued[0]()
-    assert tap.did[4:] == [(What.CUDA_EVENTS, True), "cuda", (What.CPU_EVENTS, False)]
-    assert _sources(tap) == ["tap", "tap, until CUDA was used"]
+    assert tap.did[4:] == [
+        (What.CUDA_EVENTS, True), ("cpu ends as", "tap, until CUDA was used"), "cuda"
+    ]  # fmt: skip
+    assert _sources(tap) == ["tap"], "the tap writes the other one, at a device's first event"
 
 
 def test_cpu_is_recorded_beside_cuda_when_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ class Seen:
         self.stats = {line["f"][0]: line["f"][1:] for line in lines if "f" in line}
         self.pinned = next((line["pinned"] for line in lines if "pinned" in line), 0)
         self.samples_asked = next((line["samples_asked"] for line in lines if "samples_asked" in line), 0)
+        self.records_cpu = next((line["cpu"] for line in lines if "cpu" in line), [])
         self.end = next((line for line in lines if "attached" in line), {})
 
     def of(self, kind: Kind, device: int) -> list[list[int]]:
@@ -182,6 +183,15 @@ def test_facts_come_from_the_driver_and_samples_from_nvml(harness: Path, tmp_pat
     assert [r[4:8] for r in seen.of(Kind.SAMPLE, 1)] == [[77, 400, 600, 2000]] * 4
     assert seen.pinned == 2, "pinned host memory is sampled in the same rounds"
     assert seen.samples_asked == 3, "at attaching, and at the first event of each device"
+
+
+def test_cpu_memory_is_recorded_until_the_first_event_of_a_device(harness: Path) -> None:
+    """Attaching is no use: torch's own optimizers initialise CUDA in a training on the CPU."""
+    seen = Seen(harness, "samples")
+    assert seen.records_cpu == [True, False], "as CUDA is attached, and in the end"
+    moves = [record for record in seen.records if record[1] in (Kind.DEVICE, Kind.EVENT)]
+    assert next(record[1] for record in moves if record[2] != Action.SNAPSHOT) == Kind.DEVICE
+    assert sum(record[1] == Kind.DEVICE for record in moves) == 1 + len(seen.texts)
 
 
 def test_without_a_driver_library_there_are_no_samples_and_no_harm(harness: Path) -> None:

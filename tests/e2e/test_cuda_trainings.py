@@ -67,6 +67,17 @@ def test_bytes_of_each_communicator_are_those_that_nccl_reports(torch_dir: Path,
 
 
 @pytest.mark.parametrize("torch_dir", TORCH, ids=str)
+def test_a_training_on_the_cpu_beside_a_gpu_is_recorded_to_its_end(torch_dir: Path, tmp_path: Path) -> None:
+    """From torch 2.14 on its optimizers initialise CUDA, without allocating anything there."""
+    trained("mlp.py", torch_dir=torch_dir, folder=tmp_path)
+    recorded = rows(tmp_path, "sql", "SELECT device, source FROM device_info ORDER BY ALL")
+    assert [tuple(row.values()) for row in recorded] == [("cpu", "tap")]
+    steps = rows(tmp_path, "sql", "SELECT step FROM step INTERSECT SELECT step FROM allocation ORDER BY step")
+    assert len(steps) > 2
+    assert steps == rows(tmp_path, "sql", "SELECT step FROM step ORDER BY step")
+
+
+@pytest.mark.parametrize("torch_dir", TORCH, ids=str)
 def test_an_out_of_memory_on_a_gpu_that_auto_has_in_summary_has_its_place_and_full_steps_after_it(
     torch_dir: Path, tmp_path: Path
 ) -> None:

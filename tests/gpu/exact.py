@@ -20,9 +20,10 @@ SELECT max(reserved_bytes) AS held, max(active_bytes) AS used FROM component_sam
 WHERE component = 'pinned_host'
 """
 LAST_PINNED: Final = """
-SELECT reserved_bytes, active_bytes FROM component_sample WHERE component = 'pinned_host'
-ORDER BY seq DESC LIMIT 1
+SELECT reserved_bytes, active_bytes FROM component_sample
+WHERE component = 'pinned_host' AND time_ns <= $until_ns ORDER BY seq DESC LIMIT 1
 """
+"""As torch was asked: the sample at the process's end comes after the training gave its tensors back."""
 OOMS: Final = "SELECT size_bytes, device_free_bytes, operator FROM oom ORDER BY rank, seq"
 AWAY_SHARE: Final = 0.01
 """Of the driver's figure: samples are a second old."""
@@ -110,7 +111,8 @@ def _pinned(place: Place) -> Iterator[Found]:
     yield from _exact(recording, place)
     said = recording.told["pinned"]
     with recording.queries() as queries:
-        rows = queries.sql(LAST_PINNED).to_pylist()
+        until_ns = int(recording.told["ended_s"] * 1e9)
+        rows = queries.sql(LAST_PINNED, {"until_ns": until_ns}).to_pylist()
     if not said:
         yield not_tried("pinned", "this torch has no host_memory_stats()")
         return

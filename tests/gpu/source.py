@@ -155,6 +155,6 @@ CHECKS: Final = (
     Check(name="graph", look=_replayed("graph", "graphs", "--steps", "10"), limit_s=70, on_cpu=False),
     Check(name="gpt", look=_replayed("gpt", "gpt", "--steps", "4", "--batch", "4"), limit_s=80),
     Check(name="fit", look=_fit, limit_s=150),
-    Check(name="as_cuda", look=_as_cuda(), limit_s=150),
+    Check(name="as_cuda", look=_as_cuda(), limit_s=300),
     Check(name="as_cuda_bf16", look=_as_cuda("--bf16"), limit_s=150),
 )  # fmt: skip

@@ -90,6 +90,7 @@ for number in range(39):
         (2, Outcome.OVER, 17, events),
         (3, Outcome.APPLIED, 22, events),
         (4, Outcome.APPLIED, 32, full),
+        (3, Outcome.OVER, 32, full),
     ]
 
 

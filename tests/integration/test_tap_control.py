@@ -56,6 +56,7 @@ def test_each_order_is_followed_from_its_step_on_or_from_the_next_where_it_came_
         (2, applied, 7, full),
         (2, over, 9, events),
         (3, applied, 11, full),
+        (1, over, 11, full),
         (4, applied, 15, events),
         (4, over, 17, full),
         (5, over, 18, full),

@@ -23,10 +23,12 @@ def served(folder: Path, name: str = "job.duckdb") -> Iterator[str]:
         said = serving.stderr.readline()
         found = re.search(r"127\.0\.0\.1:\d+", said)
         assert found, said
-        yield found[0]
-        serving.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            serving.communicate(timeout=TIMEOUT_S)
+        try:
+            yield found[0]
+        finally:  # a test that fails would wait for it for ever
+            serving.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                serving.communicate(timeout=TIMEOUT_S)
 
 
 def free_port() -> int:

@@ -22,7 +22,9 @@ _NOT_THEIRS: Final = ("_Z", "__cxa", "__gxx", "Py", "_Py")
 _FUNCTION: Final = "  .globl {0}\n  .type {0},@function\n{0}:\n"
 _BODIES: Final = {"x86_64": "  movl ${}, %eax\n  ret\n", "aarch64": "  mov w0, #{}\n  ret\n"}
 _BESIDE: Final = "libstand_ins.so"
-_RUNTIME: Final = Path(__file__).parents[1] / "e2e" / "cuda_fake" / "fake_cudart.c"
+_FAKES: Final = Path(__file__).parents[1] / "e2e" / "cuda_fake"
+_NVML: Final = "libnvidia-ml.so.1"
+"""Opened by name, so that no library of torch's needs it to be linked."""
 
 
 NO_DEVICE: Final = 100
@@ -53,9 +55,11 @@ def provide_device(torch_dir: Path, folder: Path, machine: str, device_bytes: in
     source.write_text(names)
     versions.write_text(f"{runtime.version} {{ global: *; }};\n")
     link = ["gcc", "-O1", "-shared", "-fPIC", "-w", f"-Wl,-soname,{runtime.name},--version-script={versions}"]
-    link += ["-DFAKE_DEVICES=1", "-DFAKE_READY=1", str(_RUNTIME), str(source), "-lpthread"]
+    link += ["-DFAKE_DEVICES=1", "-DFAKE_READY=1", str(_FAKES / "fake_cudart.c"), str(source), "-lpthread"]
     subprocess.run([*link, "-o", str(folder / runtime.name)], check=True, capture_output=True)
-    first = [folder / library.name for library in made] + [folder / _BESIDE]
+    link = ["gcc", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{_NVML}", str(_FAKES / "fake_nvml.c")]
+    subprocess.run([*link, "-o", str(folder / _NVML)], check=True, capture_output=True)
+    first = [folder / library.name for library in made] + [folder / _BESIDE, folder / _NVML]
     return {"LD_PRELOAD": ":".join(map(str, first)), "FAKE_DEVICE_BYTES": str(device_bytes)}
 
 

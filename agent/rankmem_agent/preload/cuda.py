@@ -3,8 +3,9 @@
 Stage: trainer, the thread that initialises CUDA. Comes in: torch's own call after initialisation
 (``torch.cuda._lazy_call``, 2.6 to 2.13). Goes out: the tap's trace trackers on every device, or, where no
 tap with CUDA could be built, and for other accelerators, PyTorch's memory history drained into the spool. A
-job that uses an accelerator is recorded there: from then on plain CPU tensors are not, unless
-``RANKMEM_DEVICES`` names ``cpu``.
+job that uses an accelerator is recorded there: from the first allocation on a device on plain CPU tensors are
+not, unless ``RANKMEM_DEVICES`` names ``cpu``. Initialisation is no use: from 2.14 on torch's own optimizers
+initialise CUDA in a training on the CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rankmem_agent.hooks import missing
 from rankmem_agent.hooks.guard import Guard, described, happened
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.privacy import Privacy
-from rankmem_agent.spool.layout import DeviceType, Kind
+from rankmem_agent.spool.layout import DeviceType
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.accelerators import CUDA, Accelerator
 from rankmem_agent.tap.library import CpuSees, Tap, What
@@ -66,11 +67,12 @@ class CudaAttachment:
         self._may_attach = False
         try:
             self._tap.enable(What.CUDA_EVENTS)
+            if not self._keep_cpu:
+                facts = json.dumps(cpu_facts(self._tap.cpu_sees(), "until CUDA was used"))
+                self._tap.leave_cpu_for_cuda(self._tap.intern(facts))
             if not self._tap.attach_cuda():
                 self._guard.report(f"{NO_EVENTS} (try: rankmem doctor)")
                 missing.record_device_off(self._tap, DeviceType.CUDA, NO_EVENTS)
-            if not self._keep_cpu:
-                self._leave_cpu()
         except Exception as error:  # noqa: BLE001  the trainer's guard
             missing.record_device_off(
                 self._tap, DeviceType.CUDA, missing.fit_to_leave(happened(error), self._privacy)
@@ -80,11 +82,6 @@ class CudaAttachment:
     def stop(self) -> None:
         """Attaches no more."""
         self._may_attach = False
-
-    def _leave_cpu(self) -> None:
-        self._tap.enable(What.CPU_EVENTS, False)
-        facts = json.dumps(cpu_facts(self._tap.cpu_sees(), "until CUDA was used"))
-        self._tap.record(Kind.DEVICE, device_type=DeviceType.CPU, facts=self._tap.intern(facts))
 
 
 class SnapshotAttachment:

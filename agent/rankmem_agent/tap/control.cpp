@@ -110,13 +110,14 @@ Level level_of(uint64_t now) noexcept {
 }
 
 // Takes out the orders that end before their steps do: an order for good ends all that came before it, itself the last
-// of them; of more than are kept the earliest ends. Returns whether there is one for good.
-bool end_early(uint64_t now, Order* ended, uint32_t& num_ended) noexcept {
+// of them; of more than are kept the earliest ends. Returns whether there is one for good, and what it replaces.
+bool end_early(uint64_t now, Order* ended, uint32_t& num_ended, Level& replaced) noexcept {
   uint32_t count = num_orders > kOrdersMax ? 1 : 0;
   bool is_lasting = false;
   for (uint32_t at = num_orders; at-- > 0 && !is_lasting;) {
     if (orders[at].last != RKM_UNKNOWN || orders[at].first > now) continue;
     is_lasting = true;
+    replaced = base_level;
     base_level = {orders[at].detail, orders[at].number};
     count = at + 1;
   }
@@ -163,7 +164,8 @@ void write_due(uint64_t now) noexcept {
 void apply_due(uint64_t now) noexcept {
   Order ended[kOrdersMax + 1];
   uint32_t num_ended = 0;
-  const bool is_lasting = end_early(now, ended, num_ended);
+  Level replaced = {};
+  const bool is_lasting = end_early(now, ended, num_ended, replaced);
   const Level level = level_of(now);
   const bool is_steady_level = level.detail == RKM_DETAIL_STEADY;
   if (is_steady_level && (switched_off.load() & kEvidence) == 0) compare_blocks(compares_blocks(now));
@@ -182,6 +184,8 @@ void apply_due(uint64_t now) noexcept {
     const bool is_applied = is_lasting && at + 1 == num_ended;
     write_outcome(is_applied ? RKM_OUTCOME_APPLIED : RKM_OUTCOME_OVER, ended[at], now);
   }
+  // Behind the order that replaces it: of the records of a change the first is the one that made it.
+  if (replaced.order != 0) write_outcome(RKM_OUTCOME_OVER, {.number = replaced.order}, now);
   write_due(now);
   if (changes && num_outcomes == outcomes_before) {
     write_outcome(RKM_OUTCOME_AUTO, {level.order, detail, now, now, true}, now);

@@ -109,6 +109,7 @@ _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_when_busy": (None, (_BUSY, _U64, _U64)),
     "rkm_attach_cpu": (_INT, ()),
     "rkm_attach_cuda": (_INT, ()),
+    "rkm_leave_cpu": (None, (_U32,)),
     "rkm_cuda_counters": (_INT, ()),
     "rkm_sample_pinned": (_INT, ()),
     "rkm_attach_calls": (_INT, ()),
@@ -271,6 +272,14 @@ class Tap:
             return False
         _check(result, "record the CUDA allocator")
         return True
+
+    def leave_cpu_for_cuda(self, facts: int) -> None:
+        """Record no CPU memory any more from the first event of a CUDA device on; before :meth:`attach_cuda`.
+
+        Args:
+            facts: number of the interned text of the DEVICE record that ends it.
+        """
+        self._library.rkm_leave_cpu(facts)
 
     def cuda_counters(self) -> None:
         """Write the allocator's own figures and peaks of every CUDA device in use, as :meth:`close` does."""

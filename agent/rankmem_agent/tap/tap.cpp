@@ -66,6 +66,7 @@ RKM_EXPORT int rkm_attach_calls() { return attach_calls(); }
 
 #ifndef RKM_WITH_CUDA
 RKM_EXPORT int rkm_attach_cuda() { return -ENOSYS; }
+RKM_EXPORT void rkm_leave_cpu(uint32_t) {}
 RKM_EXPORT int rkm_cuda_counters() { return 0; }
 #endif
 

@@ -72,6 +72,7 @@ std::atomic<unsigned> device_count{0};
 std::atomic<bool> trace_supported{false};
 char device_settings[512];       // written once, before `described` of any device
 char device_allocator[64];
+std::atomic<uint32_t> host_ends_as{0};  // text of the DEVICE record that ends the recording of CPU memory; 0: it goes on
 
 // ---- events -------------------------------------------------------------------------------------------------
 
@@ -213,6 +214,22 @@ bool begin_recording(DeviceState& device, int phase, const Event& event) noexcep
   return true;
 }
 
+// A device has memory now: CPU memory is recorded no more, where that was asked for.
+void leave_host() noexcept {
+  const uint32_t facts = host_ends_as.exchange(0, std::memory_order_relaxed);
+  if (facts == 0) return;
+  enabled_bits.fetch_and(~kCpuEvents);
+  RkmDevice record;
+  record.device_type = RKM_DEVICETYPE_CPU;
+  record.facts() = facts;
+  write_record(record);
+}
+
+void use_device(DeviceState& device) noexcept {
+  if (device.used.exchange(true, std::memory_order_relaxed)) return;
+  leave_host();
+}
+
 // Under the allocator's lock, so never two at a time for a device.
 void on_trace(const TraceEntry& entry) noexcept {
   const int action = action_of(entry.action_);
@@ -224,7 +241,7 @@ void on_trace(const TraceEntry& entry) noexcept {
   const int phase = device.phase.load(std::memory_order_acquire);
   if (__builtin_expect(phase != kRecording, 0) && !begin_recording(device, phase, event)) return;
   if (action != RKM_ACTION_SNAPSHOT && !device.used.load(std::memory_order_relaxed)) {
-    device.used.store(true, std::memory_order_relaxed);
+    use_device(device);
     ask_for_samples();  // what the process holds before libraries add to it: CUDA's own
   }
   if (action == RKM_ACTION_OOM && is_switched_off(kCalls)) {
@@ -527,7 +544,7 @@ void record_from_snapshot(unsigned count) {
   for (const auto& segment : snapshot.segments) {
     const unsigned index = static_cast<unsigned>(segment.device);
     if (index >= count) continue;
-    devices[index].used.store(true);
+    use_device(devices[index]);
     describe(index);
     write_segment(segment);
   }
@@ -556,7 +573,7 @@ int attach_samples_only(const char* why) noexcept {
   std::snprintf(device_settings, sizeof(device_settings), "%s", why);
   const auto current = static_cast<unsigned>(c10::cuda::current_device());
   if (current < kDevicesMax) {
-    devices[current].used.store(true);
+    use_device(devices[current]);  // at once: no event will tell
     describe(current);
   }
   set_sample_hook(&sample_devices);
@@ -593,6 +610,10 @@ extern "C" __attribute__((visibility("default"))) int rkm_attach_cuda(void) {
     return -ECANCELED;
   }
 }
+
+// From the first event of a device on no CPU memory is recorded; `facts`, interned, is the text of the DEVICE record
+// that says so. To be called before attaching.
+extern "C" __attribute__((visibility("default"))) void rkm_leave_cpu(uint32_t facts) { rankmem::host_ends_as.store(facts); }
 
 // Writes COUNTERS and PEAKS of every device in use now: for the end of the recording. Takes the allocator's lock.
 extern "C" __attribute__((visibility("default"))) int rkm_cuda_counters(void) {

@@ -31,6 +31,7 @@
 #include <vector>
 
 extern "C" int rkm_attach_cuda(void);
+extern "C" void rkm_leave_cpu(uint32_t facts);
 extern "C" void rkm_enable(uint32_t what, int on);
 extern "C" int rkm_cuda_counters(void);
 extern "C" void fake_set_ready(int);
@@ -269,7 +270,10 @@ int cost() {
 int samples() {
   caching::init(2);
   spool_is_open = true;
+  rkm_enable(rankmem::kCpuEvents, 1);
+  rkm_leave_cpu(77);
   rkm_attach_cuda();
+  const bool before = rankmem::enabled(rankmem::kCpuEvents);
   for (int device = 0; device < 2; ++device) {
     c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
     caching::get()->allocate(4096);
@@ -289,7 +293,8 @@ int samples() {
     rankmem::sample();
   }
   print_records();
-  std::printf("{\"pinned\": %d, \"samples_asked\": %d}\n", pinned, rankmem::samples_asked);
+  std::printf("{\"pinned\": %d, \"samples_asked\": %d, \"cpu\": [%d, %d]}\n", pinned, rankmem::samples_asked, before,
+              rankmem::enabled(rankmem::kCpuEvents));
   return 0;
 }
 

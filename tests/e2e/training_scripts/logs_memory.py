@@ -216,6 +216,7 @@ def wandb(folder: Path) -> list[Any]:
 
     looped(trackers.wandb(Watched()))
     run.finish()
+    client.teardown()  # its service may write the file after finish() has returned
     return of_rows(wandb_rows(next(folder.glob("wandb/offline-run-*/*.wandb")).read_bytes()), f"{NAME}step")
 
 
