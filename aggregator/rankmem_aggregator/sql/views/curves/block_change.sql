@@ -16,21 +16,26 @@ CREATE OR REPLACE MACRO block_change(
     of_session, of_group, of_rank := NULL, of_attempt := NULL, only_recent := false
 ) AS TABLE
 WITH
--- The ranks that contribute, and after which position of their log.
+-- The ranks that contribute, and after which position of their log. A list: DuckDB takes one row to be few; where it
+-- did not know, all blocks went into a hash table, also where no rank contributes.
 place AS MATERIALIZED (
-    SELECT
-        r.attempt,
-        r.rank,
-        coalesce(s.offset_ns, 0) AS offset_ns,
-        CASE WHEN is_recent THEN r.seq ELSE -4611686018427387904 END AS seq_from
+    SELECT unnest(places, recursive := true)
     FROM (
-        SELECT *, only_recent AND of_group IN ('stream', 'component', 'phase', 'category') AS is_recent
-        FROM rank_summarized(of_session)
-    ) AS r
-    LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = r.attempt AND s.rank = r.rank
-    WHERE (of_rank IS NULL OR r.rank = of_rank)
-        AND (of_attempt IS NULL OR r.attempt = of_attempt)
-        AND NOT (is_recent AND is_final)
+        SELECT list({
+            attempt: r.attempt,
+            rank: r.rank,
+            offset_ns: coalesce(s.offset_ns, 0),
+            seq_from: CASE WHEN is_recent THEN r.seq ELSE -4611686018427387904 END
+        }) AS places
+        FROM (
+            SELECT *, only_recent AND of_group IN ('stream', 'component', 'phase', 'category') AS is_recent
+            FROM rank_summarized(of_session)
+        ) AS r
+        LEFT JOIN rank_span AS s ON s.session_id = of_session AND s.attempt = r.attempt AND s.rank = r.rank
+        WHERE (of_rank IS NULL OR r.rank = of_rank)
+            AND (of_attempt IS NULL OR r.attempt = of_attempt)
+            AND NOT (is_recent AND is_final)
+    )
 ),
 ending AS (
     SELECT e.attempt, e.rank, e.device, e.allocation_id, max(e.freed_seq) AS freed_seq, max(e.freed_ns) AS freed_ns
