@@ -220,6 +220,34 @@ def test_a_drag_in_the_strip_below_chooses_the_range(page: OpenPage) -> None:
     assert abs((end - limits[0]) / whole - (600 - 64) / width) < 0.01
 
 
+def test_the_allocator_and_what_is_beyond_it_are_stacked_under_the_device(
+    browser: Browser, tmp_path: Path
+) -> None:
+    log = RankLog(ended=10 * SECOND)
+    log.alloc("x", 1 << 30, at=SECOND, device="cuda:0")
+    for at, process_gib in ((2, 3), (4, 5)):
+        log.sample(
+            process_gib << 30,
+            at=at * SECOND,
+            device="cuda:0",
+            device_used_bytes=6 << 30,
+            device_total_bytes=8 << 30,
+        )
+    for event in log.events:
+        event["reserved_bytes"] = 2 << 30
+    with empty_database(str(tmp_path / "job.duckdb")) as connection:
+        store_logs(connection, [log])
+    with served_page(tmp_path / "job.duckdb") as served, opened_page(browser, served) as opened:
+        opened.open(view="rank")
+        drawn = opened.drawn("beyond")
+        rows = {line["name"]: line for line in drawn["lines"]}
+        assert rows["allocator"]["values"] == [2 << 30, 2 << 30]
+        assert rows["app"]["values"] == [1 << 30, 3 << 30]
+        assert [name for name, line in rows.items() if line["isPart"]] == ["app", "allocator"]
+        edges = [(area["name"], area["edge"]) for area in drawn["areas"]]
+        assert edges == [("allocator", [2 << 30, 2 << 30]), ("app", rows["process"]["values"])]
+
+
 def test_of_many_components_the_smallest_are_one_line_and_the_table_has_all(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -237,7 +265,7 @@ def test_of_many_components_the_smallest_are_one_line_and_the_table_has_all(
         store_rows(connection, "component_sample", samples)
     with served_page(tmp_path / "job.duckdb") as served, opened_page(browser, served) as opened:
         opened.open(view="rank")
-        drawn = [line for line in opened.drawn("beyond") if line["name"].startswith(("C", "13"))]
+        drawn = [line for line in opened.drawn("beyond")["lines"] if line["name"].startswith(("C", "13"))]
         assert [line["name"] for line in drawn] == [
             *(f"C{i}" for i in range(19, 12, -1)),
             "13 smaller components",

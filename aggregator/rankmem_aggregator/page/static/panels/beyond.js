@@ -1,4 +1,5 @@
-// Beyond the allocator: what the rank's process, sampled components and other processes held on its device.
+// Beyond the allocator: what the rank's process held on its device, the allocator and app stacked, and over them as lines the
+// whole process, the device, and sampled components.
 
 import { coloursOf } from "../colours.js";
 import { CurvePlot } from "../curve.js";
@@ -27,21 +28,21 @@ export function beyondPanel(root) {
     empty: "The process was not sampled: an imported recording, or a rank that ended within a second.",
     show: (answer) => {
       const [from, to] = session.range();
-      const [names, times, values] = [[...answer.column("name")], answer.column("time_ns"), answer.column("bytes")];
+      const [names, times, values, areParts] = [[...answer.column("name")], answer.column("time_ns"), answer.column("bytes"), answer.column("is_part")];
       all = [...new Set(names)]
         .map((name) => {
           const at = names.flatMap((each, k) => (each === name && values[k] !== null ? [k] : []));
-          return { name, times: at.map((k) => times[k]), values: at.map((k) => values[k]) };
+          return { name, isPart: areParts[at[0]], times: at.map((k) => times[k]), values: at.map((k) => values[k]) };
         })
         .filter((line) => line.times.length)
         .sort((a, b) => placeOf(a) - placeOf(b) || highest(b) - highest(a) || (a.name < b.name ? -1 : 1));
       lines = pooled(all);
       const colours = coloursOf(lines.map((line) => line.name));
       lines = lines.map((line, i) => ({ ...line, colour: colours[i] }));
-      panel.drawn = lines;
-      panel.note("app is what the process holds that no allocator of it knows: the context, libraries, NCCL");
+      panel.note("stacked: what the allocator holds, and app, all else of the process: the context, libraries, NCCL");
       refill(legend, ...lines.map((line) => legendEntry(line.name, line.colour)));
-      plot.set({ lines, from, to });
+      plot.set({ lines: lines.filter((line) => !line.isPart), areas: stackOf(lines.filter((line) => line.isPart)), from, to });
+      panel.drawn = { lines, areas: plot.areas?.edges ?? [] };
     },
     table: () => ({ columns: ["what", "samples", "highest", "last"], rows: all.map((line) => [line.name, line.times.length, units.bytes(highest(line)), units.bytes(line.values.at(-1))]) }),
   });
@@ -71,6 +72,17 @@ function pooled(lines) {
   let sum = 0;
   for (const [time, change] of changes.sort((a, b) => a[0] - b[0])) sums.set(time, (sum += change));
   return [...lines.slice(0, first + COMPONENTS_MAX), { name: `${rest.length} smaller components`, times: [...sums.keys()], values: [...sums.values()] }];
+}
+
+// The parts of the process as areas, the allocator at the bottom; null without any.
+function stackOf(parts) {
+  if (!parts.length) return null;
+  const times = [...new Set(parts.flatMap((part) => part.times))].sort((a, b) => a - b);
+  const layers = [...parts].reverse().map(({ name, colour, ...of }) => {
+    const known = new Map(of.times.map((time, i) => [time, of.values[i]]));
+    return { name, colour, values: times.map((time) => known.get(time) ?? 0) };
+  });
+  return { times, layers };
 }
 
 function at({ times, values }, time) {
