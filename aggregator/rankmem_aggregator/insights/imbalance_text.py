@@ -72,7 +72,7 @@ def sentence(rows: Sequence[Row], figures: Mapping[str, Any]) -> str:
 def spread(figures: Mapping[str, Any]) -> tuple[str, ...]:
     """What the highest rank holds more than the lowest."""
     if not figures["difference_bytes"]:
-        return (f"all {figures['num_ranks']:,} ranks have the same peak",) if figures["num_ranks"] > 1 else ()
+        return (f"the {figures['num_ranks']:,} ranks have the same peak",) if figures["num_ranks"] > 1 else ()
     parts = parts_text(list(figures["parts"].items()))
     is_mixed = min(figures["parts"].values()) < 0
     when = ", each at its own instant" if is_mixed else ""
