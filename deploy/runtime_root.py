@@ -26,10 +26,13 @@ UNUSED: Final = (
     "__pycache__",
 )  # fmt: skip
 """Of the standard library."""
-BESIDE: Final = ("/bin/sh", "/etc/ssl", "/usr/share/zoneinfo", "/etc/localtime", "/etc/nsswitch.conf")
-"""Where the base has it. /etc/ssl has the certificates that an object store is checked by."""
-LEFT_OUT: Final = ("__pycache__", "right", "posix")
-"""Wherever they are: bytecode is made anew, and time zones are there three times."""
+BESIDE: Final = (
+    "/bin/sh", "/etc/ssl", "/usr/lib/ssl", "/usr/lib/locale/C.utf8", "/usr/share/zoneinfo", "/etc/localtime",
+    "/etc/nsswitch.conf", "/etc/services",
+)  # fmt: skip
+"""Where the base has it. OpenSSL looks for certificates in /usr/lib/ssl, which links to /etc/ssl."""
+LEFT_OUT: Final = ("__pycache__", "right", "posix", "private")
+"""Wherever they are: bytecode is made anew, time zones are there three times, keys are not wanted."""
 MOUNTED: Final = ("dev", "proc", "sys", "mnt", "tmp")
 """Empty; where a root is read-only nobody else could make them."""
 ETC: Final = {
@@ -72,14 +75,14 @@ def libraries_of(binaries: list[Path]) -> Iterator[Path]:
         RuntimeError: one is not found.
     """
     for binary in binaries:
-        said = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False).stdout
-        if "not found" in said:
-            raise RuntimeError(f"{binary} needs libraries that are not there:\n{said}")
-        yield from map(Path, re.findall(r"(?:=> |^\t)(/\S+) \(0x", said, re.MULTILINE))
+        output = subprocess.run(["ldd", str(binary)], capture_output=True, text=True, check=False).stdout
+        if "not found" in output:
+            raise RuntimeError(f"{binary} needs libraries that are not there:\n{output}")
+        yield from map(Path, re.findall(r"(?:=> |^\t)(/\S+) \(0x", output, re.MULTILINE))
 
 
 def make_root(root: Path, environment: Path) -> None:
-    """Makes it.
+    """Writes the root of the image.
 
     Args:
         root: a folder, made where it is missing.

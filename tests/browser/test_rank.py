@@ -225,9 +225,9 @@ def test_the_allocator_and_what_is_beyond_it_are_stacked_under_the_device(
 ) -> None:
     log = RankLog(ended=10 * SECOND)
     log.alloc("x", 1 << 30, at=SECOND, device="cuda:0")
-    for at, process_gib in ((2, 3), (4, 5)):
+    for at, process_gib in ((2, 3), (3, None), (4, 5)):
         log.sample(
-            process_gib << 30,
+            None if process_gib is None else process_gib << 30,
             at=at * SECOND,
             device="cuda:0",
             device_used_bytes=6 << 30,
@@ -241,11 +241,12 @@ def test_the_allocator_and_what_is_beyond_it_are_stacked_under_the_device(
         opened.open(view="rank")
         drawn = opened.drawn("beyond")
         rows = {line["name"]: line for line in drawn["lines"]}
-        assert rows["allocator"]["values"] == [2 << 30, 2 << 30]
+        assert rows["allocator"]["values"] == [2 << 30] * 3
         assert rows["app"]["values"] == [1 << 30, 3 << 30]
         assert [name for name, line in rows.items() if line["isPart"]] == ["app", "allocator"]
         edges = [(area["name"], area["edge"]) for area in drawn["areas"]]
-        assert edges == [("allocator", [2 << 30, 2 << 30]), ("app", rows["process"]["values"])]
+        gib = [3 << 30, 3 << 30, 5 << 30]  # of the second sample, which does not tell, what it was before
+        assert edges == [("allocator", [2 << 30] * 3), ("app", gib)]
 
 
 def test_of_many_components_the_smallest_are_one_line_and_the_table_has_all(

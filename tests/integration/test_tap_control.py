@@ -163,8 +163,8 @@ tap.close()
         (1, over, 9, full),
         (2, over, 11, full),
         (10, applied, 12, events),
-        *((number, over, 13, full) for number in range(3, 11)),
         (11, applied, 13, full),
+        *((number, over, 13, full) for number in range(3, 11)),
         (12, applied, 16, events),
         (12, over, 23, full),
     ]

@@ -1,11 +1,11 @@
 """CUDA: attached when the user's program has initialised it, never before.
 
 Stage: trainer, the thread that initialises CUDA. Comes in: torch's own call after initialisation
-(``torch.cuda._lazy_call``, 2.6 to 2.13). Goes out: the tap's trace trackers on every device, or, where no
+(``torch.cuda._lazy_call``, 2.6 to 2.14). Goes out: the tap's trace trackers on every device, or, where no
 tap with CUDA could be built, and for other accelerators, PyTorch's memory history drained into the spool. A
 job that uses an accelerator is recorded there: from the first allocation on a device on plain CPU tensors are
-not, unless ``RANKMEM_DEVICES`` names ``cpu``. Initialisation is no use: from 2.14 on torch's own optimizers
-initialise CUDA in a training on the CPU.
+not, unless ``RANKMEM_DEVICES`` names ``cpu``. Initialisation does not mean use: from 2.14 on torch's own
+optimizers initialise CUDA in a training on the CPU.
 """
 
 from __future__ import annotations

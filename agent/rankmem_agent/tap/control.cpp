@@ -180,12 +180,14 @@ void apply_due(uint64_t now) noexcept {
     if (is_steady()) note_resumed();  // another thread may be within an operator
     observe(detail);
   }
-  for (uint32_t at = 0; at < num_ended; ++at) {
-    const bool is_applied = is_lasting && at + 1 == num_ended;
-    write_outcome(is_applied ? RKM_OUTCOME_APPLIED : RKM_OUTCOME_OVER, ended[at], now);
+  // Of the records of a change the first is the one that made it.
+  if (is_lasting) write_outcome(RKM_OUTCOME_APPLIED, ended[--num_ended], now);
+  for (uint32_t at = 0; at < num_ended; ++at) write_outcome(RKM_OUTCOME_OVER, ended[at], now);
+  if (replaced.order != 0) {
+    Order before{};
+    before.number = replaced.order;
+    write_outcome(RKM_OUTCOME_OVER, before, now);
   }
-  // Behind the order that replaces it: of the records of a change the first is the one that made it.
-  if (replaced.order != 0) write_outcome(RKM_OUTCOME_OVER, {.number = replaced.order}, now);
   write_due(now);
   if (changes && num_outcomes == outcomes_before) {
     write_outcome(RKM_OUTCOME_AUTO, {level.order, detail, now, now, true}, now);

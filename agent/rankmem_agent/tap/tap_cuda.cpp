@@ -176,9 +176,29 @@ void keep_early(DeviceState& device, size_t at, const Event& event) noexcept {
   device.early_count.store(at + 1, std::memory_order_relaxed);
 }
 
+// A device has memory now: CPU memory is recorded no more, where that was asked for.
+void leave_host() noexcept {
+  const uint32_t facts = host_ends_as.exchange(0, std::memory_order_relaxed);
+  if (facts == 0) return;
+  enabled_bits.fetch_and(~kCpuEvents);
+  RkmDevice record;
+  record.device_type = RKM_DEVICETYPE_CPU;
+  record.facts() = facts;
+  write_record(record);
+}
+
+void use_device(DeviceState& device) noexcept {
+  if (device.used.exchange(true, std::memory_order_relaxed)) return;
+  leave_host();
+}
+
 // Writes what waited, in order; the time is that of writing, so that times do not decrease in the log.
 void flush_early(DeviceState& device) noexcept {
   const size_t count = device.early_count.exchange(0, std::memory_order_relaxed);
+  if (count != 0) {
+    use_device(device);
+    ask_for_samples();
+  }
   for (size_t at = 0; at < count; ++at) {
     RkmRecord& event = device.early[at];
     follow_height(event.device_index, event.action, event.b);  // an EVENT's size_bytes
@@ -212,22 +232,6 @@ bool begin_recording(DeviceState& device, int phase, const Event& event) noexcep
   flush_early(device);
   device.phase.store(kRecording, std::memory_order_release);
   return true;
-}
-
-// A device has memory now: CPU memory is recorded no more, where that was asked for.
-void leave_host() noexcept {
-  const uint32_t facts = host_ends_as.exchange(0, std::memory_order_relaxed);
-  if (facts == 0) return;
-  enabled_bits.fetch_and(~kCpuEvents);
-  RkmDevice record;
-  record.device_type = RKM_DEVICETYPE_CPU;
-  record.facts() = facts;
-  write_record(record);
-}
-
-void use_device(DeviceState& device) noexcept {
-  if (device.used.exchange(true, std::memory_order_relaxed)) return;
-  leave_host();
 }
 
 // Under the allocator's lock, so never two at a time for a device.
@@ -573,7 +577,7 @@ int attach_samples_only(const char* why) noexcept {
   std::snprintf(device_settings, sizeof(device_settings), "%s", why);
   const auto current = static_cast<unsigned>(c10::cuda::current_device());
   if (current < kDevicesMax) {
-    use_device(devices[current]);  // at once: no event will tell
+    devices[current].used.store(true);  // at once: this allocator reports no events. So CPU memory goes on, too
     describe(current);
   }
   set_sample_hook(&sample_devices);

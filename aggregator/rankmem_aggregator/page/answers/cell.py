@@ -24,6 +24,7 @@ from rankmem_aggregator.page.parameters import (
 from rankmem_aggregator.page.rank_matrix import GROUPS, UNKNOWN, Bins, Places
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.whole_session import first_device_type
 from rankmem_protos.bounds import RANKS_MAX
 
 RANKS_AT_MOST: Final = 256
@@ -38,7 +39,7 @@ class CellAsked:
     from_ns: int = parameter(TIME, "begin, ns since the session's start", name="from")
     until_ns: int = parameter(TIME, "end", name="to")
     figure: str = parameter(choice(FIGURES), "which bytes", default="requested")
-    device_type: str = parameter(DEVICE_TYPE, "type of device", default="cpu")
+    device_type: str | None = parameter(DEVICE_TYPE, "type of device, as in /heat", default=None)
     mode: str = parameter(choice(MODES), "as in /heat", default="abs")
     group: str = parameter(choice(GROUPS), "whose median", default="job")
 
@@ -52,6 +53,7 @@ def cell(reading: Reading, asked: CellAsked) -> pa.Table:
     check_range(asked.from_ns, asked.until_ns + 1)  # one instant is an interval, too
     origin_ns = reading.session.origin_ns
     from_ns, until_ns = origin_ns + asked.from_ns, origin_ns + asked.until_ns
+    device_type = asked.device_type or first_device_type(reading)
     places = Places.of(reading)
     rows = reading.show(
         "cell",
@@ -59,7 +61,7 @@ def cell(reading: Reading, asked: CellAsked) -> pa.Table:
         ranks=",".join(map(str, asked.ranks)),
         first_rank=min(asked.ranks),
         last_rank=max(asked.ranks),
-        device_type=asked.device_type,
+        device_type=device_type,
         figure=asked.figure,
         from_ns=from_ns,
         until_ns=until_ns,
@@ -69,13 +71,13 @@ def cell(reading: Reading, asked: CellAsked) -> pa.Table:
     if len(rows) and asked.mode != "abs":
         bins = Bins(from_ns=from_ns, until_ns=until_ns, count=1)
         if asked.mode == "median":
-            matrix = rank_matrix.held(reading, places, bins, asked.device_type, asked.figure)
+            matrix = rank_matrix.held(reading, places, bins, device_type, asked.figure)
             middle = rank_matrix.medians(matrix, places.named(matrix.ranks, asked.group))[:, 0]
             medians = _by_rank(
                 rows, dict(zip(matrix.ranks.tolist(), middle.tolist(), strict=True)), pa.float64()
             )
         else:
-            matrix = rank_matrix.headroom(reading, places, bins, asked.device_type)
+            matrix = rank_matrix.headroom(reading, places, bins, device_type)
             free = {
                 rank: value
                 for rank, value in zip(matrix.ranks.tolist(), matrix.cells[:, 0].tolist(), strict=True)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from rankmem_aggregator.page.parameters import DEVICE_TYPE, integer, parameter
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.whole_session import first_device_type
 
 ROWS_MAX: Final = 1000
 """Ranks of an answer, the fullest first."""
@@ -22,13 +23,14 @@ ROWS_MAX: Final = 1000
 class HeadroomAsked:
     """Parameters of ``/headroom``."""
 
-    device_type: str = parameter(DEVICE_TYPE, "type of device", default="cpu")
+    device_type: str | None = parameter(DEVICE_TYPE, "type of device, as in /heat", default=None)
     limit: int = parameter(integer(1, ROWS_MAX), "devices, at most", default=1)
 
 
 def headroom(reading: Reading, asked: HeadroomAsked) -> pa.Table:
     """Devices, the one with the least headroom first. Columns: those of ``sql/page/headroom.sql``."""
-    rows = reading.show("headroom", device_type=asked.device_type, at_most=asked.limit)
+    device_type = asked.device_type or first_device_type(reading)
+    rows = reading.show("headroom", device_type=device_type, at_most=asked.limit)
     return reading.answer(rows, exact=True, source="rank_now")
 
 

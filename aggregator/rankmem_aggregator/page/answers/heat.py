@@ -62,7 +62,11 @@ class HeatAsked:
         TIME, "begin, ns since the session's start; absent: the whole session", name="from", default=None
     )
     until_ns: int | None = parameter(TIME, "end", name="to", default=None)
-    bins: int = parameter(integer(1, BINS_MAX), "intervals of time, at most", default=400)
+    bins: int = parameter(
+        integer(1, BINS_MAX),
+        "intervals of time, at most; of all of a running session up to 1,024",
+        default=400,
+    )
     rows: int = parameter(integer(1, ROWS_MAX), "rows, at most", default=256)
     figure: str = parameter(choice(FIGURES), "which bytes", default="requested")
     device_type: str | None = parameter(

@@ -19,6 +19,7 @@ from rankmem_aggregator.page.parameters import DEVICE_TYPE, TIME, check_range, c
 from rankmem_aggregator.page.rank_matrix import GROUPS, Floats, Places, RankMatrix
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.whole_session import first_device_type
 
 BINS: Final = 240
 """Intervals that a rank's course is judged by."""
@@ -39,7 +40,7 @@ class OddAsked:
     from_ns: int = parameter(TIME, "begin, ns since the session's start", name="from")
     until_ns: int = parameter(TIME, "end", name="to")
     figure: str = parameter(choice(FIGURES), "which bytes", default="requested")
-    device_type: str = parameter(DEVICE_TYPE, "type of device", default="cpu")
+    device_type: str | None = parameter(DEVICE_TYPE, "type of device, as in /heat", default=None)
     group: str = parameter(choice(GROUPS), "whose median", default="job")
     limit: int = parameter(integer(1, ODD_MAX), "ranks, at most", default=ODD_MAX)
 
@@ -58,7 +59,8 @@ def odd(reading: Reading, asked: OddAsked) -> pa.Table:
     places = Places.of(reading)
     origin_ns = reading.session.origin_ns
     bins = rank_matrix.bins_of(origin_ns + asked.from_ns, origin_ns + asked.until_ns, BINS, len(places.rows))
-    matrix = rank_matrix.held(reading, places, bins, asked.device_type, asked.figure)
+    device_type = asked.device_type or first_device_type(reading)
+    matrix = rank_matrix.held(reading, places, bins, device_type, asked.figure)
     groups = places.named(matrix.ranks, asked.group)
     found = judged(matrix, groups)
     length_ns = (asked.until_ns - asked.from_ns) / bins.count

@@ -19,6 +19,7 @@ from rankmem_aggregator.page.parameters import DEVICE_TYPE, TIME, check_range, c
 from rankmem_aggregator.page.rank_matrix import COORDINATES
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
+from rankmem_aggregator.page.whole_session import first_device_type
 from rankmem_aggregator.query.timeline_facts import Timeline
 from rankmem_aggregator.query.types import CurveBy, Figure
 from rankmem_aggregator.sql import query_text
@@ -38,7 +39,7 @@ class RanksCurveAsked:
     until_ns: int | None = parameter(TIME, "end", name="to", default=None)
     by: str = parameter(choice(BY), "what is added up", default="job")
     figure: str = parameter(choice(FIGURES), "which bytes", default="requested")
-    device_type: str = parameter(DEVICE_TYPE, "type of device", default="cpu")
+    device_type: str | None = parameter(DEVICE_TYPE, "type of device, as in /heat", default=None)
     points: int = parameter(integer(64, POINTS_MAX), "of a curve, at most", default=1000)
     curves: int = parameter(integer(1, CURVES_MAX), "the highest so many", default=12)
 
@@ -50,12 +51,13 @@ def ranks_curve(reading: Reading, asked: RanksCurveAsked) -> pa.Table:
     highest were chosen), num_ranks, num_hosts; exact: every event is drawn.
     """
     check_range(asked.from_ns, asked.until_ns)
+    device_type = asked.device_type or first_device_type(reading)
     found = reading.queries.timeline(
         reading.session.session_id,
         by=cast(CurveBy, asked.by),
         figure=cast(Figure, asked.figure),
         rank="all",
-        device=asked.device_type,
+        device=device_type,
         from_ns=reading.absolute(asked.from_ns),
         until_ns=reading.absolute(asked.until_ns),
         points=asked.points,
@@ -67,7 +69,7 @@ def ranks_curve(reading: Reading, asked: RanksCurveAsked) -> pa.Table:
             {
                 "session": reading.session.session_id,
                 "by": asked.by,
-                "device_type": asked.device_type,
+                "device_type": device_type,
                 "figure": asked.figure,
                 "ranks": None,
                 "from_ns": reading.absolute(asked.from_ns),

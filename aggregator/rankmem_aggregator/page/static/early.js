@@ -12,7 +12,7 @@ export const API = "api/v1/";
 export const HEAT_ROWS = 264;
 const BINS = 32;
 export const binsOf = (px) => Math.max(BINS, Math.min(1024, BINS * Math.round(px / 2 / BINS)));
-const ASIDE_PX = 58; // beside the heat map
+const ASIDE_PX = 58; // beside the heat map, whose scroll bar has its place always
 const OF_HEAT = ["from", "to", "mode", "group", "order", "figure", "line", "type"];
 
 // The state of the session that the page shows; what was asked for early is of that, or asked again.
@@ -56,8 +56,8 @@ function ask(address, options, after) {
 export function begin(id, given, after = undefined) {
   const session = `s/${encodeURIComponent(id)}`;
   ask(`${API}${session}/job`, {}, after);
-  if ((given.get("view") ?? FIRST) !== FIRST || OF_HEAT.some((key) => given.has(key))) return;
-  const heat = fetched(`${API}${session}/heat?bins=${binsOf(innerWidth - ASIDE_PX)}&rows=${HEAT_ROWS}`, {}, after);
+  if ((given.get("view") ?? FIRST) !== FIRST || OF_HEAT.some((key) => given.get(key))) return;
+  const heat = fetched(`${API}${session}/heat?bins=${binsOf(document.documentElement.clientWidth - ASIDE_PX)}&rows=${HEAT_ROWS}`, {}, after);
   const bytes = heat.then((response) => (response.ok ? response.arrayBuffer() : null));
   bytes.catch(() => {});
   wholes.set(`${session}/heat`, bytes);
@@ -68,6 +68,6 @@ if (!isFile()) {
   const code = given.get("code");
   const view = VIEWS.find(({ name }) => name === (given.get("view") ?? FIRST));
   const isIn = code ? ask("code", posted({ code })) : undefined;
-  if (view?.needsJob && given.has("s")) begin(given.get("s"), given, isIn);
+  if (view?.needsJob && given.get("s")) begin(given.get("s"), given, isIn);
   else if (view?.needsJob) ask(`${API}sessions?limit=1`, {}, isIn);
 }

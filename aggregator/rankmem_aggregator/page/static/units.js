@@ -67,12 +67,11 @@ export function duration(ns) {
   if (ns === null || ns === undefined) return NOTHING;
   if (style === "mindstudio") return `${(ns / 1e6).toFixed(3)} ms`;
   if (ns < 0) return `−${duration(-ns)}`;
-  const abs = Math.abs(ns);
-  if (abs < 1e3) return `${ns} ns`;
-  if (abs < 1e6) return `${(ns / 1e3).toFixed(1)} µs`;
-  if (abs < 1e9) return `${(ns / 1e6).toFixed(1)} ms`;
-  if (abs < 120e9) return `${(ns / 1e9).toFixed(2)} s`;
-  if (abs < 7200e9) return `${(ns / 60e9).toFixed(1)} min`;
+  if (ns < 1e3) return `${ns} ns`;
+  if (ns < 1e6) return `${(ns / 1e3).toFixed(1)} µs`;
+  if (ns < 1e9) return `${(ns / 1e6).toFixed(1)} ms`;
+  if (ns < 120e9) return `${(ns / 1e9).toFixed(2)} s`;
+  if (ns < 7200e9) return `${(ns / 60e9).toFixed(1)} min`;
   return `${(ns / 3600e9).toFixed(1)} h`;
 }
 

@@ -39,7 +39,7 @@ export function beyondPanel(root) {
       lines = pooled(all);
       const colours = coloursOf(lines.map((line) => line.name));
       lines = lines.map((line, i) => ({ ...line, colour: colours[i] }));
-      panel.note("stacked: what the allocator holds, and app, all else of the process: the context, libraries, NCCL");
+      panel.note("stacked: the allocator, and app, everything else that the process holds");
       refill(legend, ...lines.map((line) => legendEntry(line.name, line.colour)));
       plot.set({ lines: lines.filter((line) => !line.isPart), areas: stackOf(lines.filter((line) => line.isPart)), from, to });
       panel.drawn = { lines, areas: plot.areas?.edges ?? [] };
@@ -78,10 +78,8 @@ function pooled(lines) {
 function stackOf(parts) {
   if (!parts.length) return null;
   const times = [...new Set(parts.flatMap((part) => part.times))].sort((a, b) => a - b);
-  const layers = [...parts].reverse().map(({ name, colour, ...of }) => {
-    const known = new Map(of.times.map((time, i) => [time, of.values[i]]));
-    return { name, colour, values: times.map((time) => known.get(time) ?? 0) };
-  });
+  // Where a sample does not tell of a part, it is taken for what it was before.
+  const layers = [...parts].reverse().map((part) => ({ ...part, values: times.map((time) => at(part, time)) }));
   return { times, layers };
 }
 

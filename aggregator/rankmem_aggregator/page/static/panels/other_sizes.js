@@ -24,7 +24,7 @@ const SIZES = [
 const REMEDIES = [
   { name: "saves", title: "saves", align: "right", text: bytes("saved_bytes") },
   { name: "peak", title: "peak then", align: "right", text: bytes("peak_after_bytes"), hint: "at most, where at least is less" },
-  { name: "least", title: "at least", align: "right", text: bytes("peak_after_least_bytes"), hint: "not recorded: when a checkpoint lets go of a block within its forward, and how another optimizer computes" },
+  { name: "least", title: "at least", align: "right", text: bytes("peak_after_least_bytes"), hint: "a lower bound: when a checkpoint frees blocks during its forward, and what scratch another optimizer needs, is not recorded" },
   { name: "what", title: "what", text: (row) => row.what },
   { name: "in", title: "in", text: (row) => row.phase_after ?? units.NOTHING, hint: "the phase in which the peak is then" },
   { name: "costs", title: "costs", text: (row) => row.costs },

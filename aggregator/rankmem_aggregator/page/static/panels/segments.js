@@ -22,7 +22,7 @@ const ZOOMS = [["1", "fit"], ["4", "×4"], ["16", "×16"]];
 const TABLE_ROWS = 200;
 const FRAMES_SHOWN = 14;
 const NOT_KNOWN =
-  "The segments of this device are not recorded, so below are ranges of its blocks. A CPU has no segments; on a GPU rankmem run records them from the start.";
+  "The segments of this device are not recorded: below are ranges of its blocks, where any are alive. A CPU has no segments; on a GPU rankmem run records them from the start.";
 
 const NO_ADDRESSES = "The addresses of this device's blocks are not recorded: where they lay, and what lay between them, is not known.";
 
