@@ -138,7 +138,8 @@ def test_state_in_fewer_bits_or_on_the_host_is_told_from_least_to_most(stored: S
 def test_state_that_has_16_bits_cannot_be_halved(stored: Store) -> None:
     step = step_of(stored(remedied_steps()))
     for dtype, size, bits in (("bfloat16", 4, 16), ("float16", 2, 32), ("float32", 4, 32), (None, 4, 32)):
-        assert state_bits(step, [{"dtype": dtype, "size_bytes": size * MIB}]) == bits
+        unknown = {"dtype": dtype, "size_bytes": None}
+        assert state_bits(step, [{"dtype": dtype, "size_bytes": size * MIB}, unknown]) == bits
     found = {each.name: each for each in remedies_of(step, {}, 8, bits=16)}
     lives = step.lives()
     assert found["state16"].edit(step, lives).is_as(lives)

@@ -142,7 +142,9 @@ def state_bits(step: Step, weights: Sequence[Mapping[str, Any]]) -> int:
     Args:
         weights: ``dtype`` and ``size_bytes`` of each parameter.
     """
-    halves = [row["size_bytes"] for row in weights if (row["dtype"] or "").endswith("float16")]
+    halves = [
+        row["size_bytes"] for row in weights if row["size_bytes"] and (row["dtype"] or "").endswith("float16")
+    ]
     state = step.window.bytes[step.category == STATE]
     as_large, twice = (state[np.isin(state, np.array(halves, np.int64) * times)].sum() for times in (1, 2))
     return WHOLE_BITS // 2 if as_large > twice else WHOLE_BITS
