@@ -318,6 +318,13 @@ def test_without_a_number_it_is_sharded_over_the_ranks_with_the_same_parameters(
     assert after(stored(log, world_size=8))["zero1"] == PEAK - 11
 
 
+def test_parameters_of_another_start_of_the_workers_are_not_those_of_this_one(stored: Store) -> None:
+    answers = [stored(remedied_steps(attempt=attempt)).whatif() for attempt in (0, 1)]
+    told = [any("the parameters of attempt 1 are not known by name" in n for n in a.notes) for a in answers]
+    assert told == [False, True]
+    assert ["fsdp" in a.rows["remedy"].to_pylist() for a in answers] == [True, False]
+
+
 def test_siblings_are_found_by_their_numbers() -> None:
     paths = {
         "encoder.layers.0.norm",

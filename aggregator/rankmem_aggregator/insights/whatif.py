@@ -115,7 +115,8 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
         step = Step.of_window(window)
     except CannotTell as reason:
         return cannot_tell("whatif", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
-    rows = ask("weights", session=session_id, rank=place.rank).to_pylist()
+    last = ask("weights", session=session_id, rank=place.rank).to_pylist()
+    rows = [row for row in last if row["attempt"] == place.attempt]
     weights = {row["name"]: row["size_bytes"] or 0 for row in rows}
     replicas = _replicas(ask, place)
     ranks = request.ranks or (replicas if replicas > 1 else RANKS)

@@ -116,6 +116,8 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     if figures["sharded"]:
         what = {"state": "the optimizer's state is", "parameters": "parameters, gradients and state are"}
         found.append(f"{what[figures['sharded']]} sharded over ranks already")
+    if not any(row["remedy"] == "fsdp" for row in rows):
+        found.append(f"no FSDP: the parameters of attempt {figures['attempt']} are not known by name")
     idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
