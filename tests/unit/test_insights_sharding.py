@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,13 +18,23 @@ PLACE = Place(
 WHOLE = {"size_bytes": 400, "dtype": "float32", "shape": "[10, 10]"}
 
 
-def asked(*ranks: dict[str, int]) -> Any:
+TABLE = {"size_bytes": 200, "dtype": "float32", "shape": "[10, 10]"}
+"""Half of it, by a DTensor."""
+
+
+def asked(*ranks: dict[str, int], places: Sequence[dict[str, int]] = ()) -> Any:
+    """Answers what ranks held at their peaks, and where they are in the job."""
+    none = dict.fromkeys(("tp", "pp", "ep"))
+    where = [
+        {"rank": rank, "attempt": 0, **none, **(places[rank] if places else {})} for rank in range(len(ranks))
+    ]
     rows = [
         {"rank": rank, "attempt": 0, "device_type": "cpu", "group_name": name, "bytes_at_rank_peak": size}
         for rank, held in enumerate(ranks)
         for name, size in held.items()
     ]
-    return lambda _name, **_: pa.Table.from_pylist(rows)
+    answers = {"held_at_own_peaks": rows, "rank_coordinates": where}
+    return lambda name, **_: pa.Table.from_pylist(answers[name])
 
 
 @pytest.mark.parametrize(
@@ -34,7 +45,7 @@ def asked(*ranks: dict[str, int]) -> Any:
         ([WHOLE], [{"parameter": 400, "optimizer_state": each} for each in (480, 320)], "state"),
         # Other stages have other parameters, and other state.
         ([WHOLE], [{"parameter": each, "optimizer_state": 2 * each} for each in (400, 300)], None),
-        ([WHOLE | {"size_bytes": 200}], [{"parameter": 200, "optimizer_state": 400}] * 2, "parameters"),
+        ([TABLE], [{"parameter": 200, "optimizer_state": 400}] * 2, "parameters"),
         ([{"size_bytes": 100, "dtype": "int8", "shape": "[10, 10]"}], [{"parameter": 100}] * 2, None),
         ([{"size_bytes": 100, "dtype": None, "shape": None}], [{"parameter": 100}] * 2, None),
     ],
@@ -43,3 +54,18 @@ def test_what_is_sharded_is_told_by_shapes_and_by_what_ranks_hold(
     weights: list[dict[str, Any]], ranks: list[dict[str, int]], found: str | None
 ) -> None:
     assert already(asked(*ranks), PLACE, weights) == found
+
+
+def test_parameters_split_by_tensor_parallelism_are_whole_to_data_parallel_ranks() -> None:
+    held = [{"parameter": 200, "optimizer_state": 400}] * 4
+    two = [{"tp": rank % 2} for rank in range(4)]
+    assert already(asked(*held, places=two), PLACE, [TABLE]) is None
+    # Over two and two ranks.
+    assert already(asked(*held, places=two), PLACE, [TABLE | {"size_bytes": 100}]) == "parameters"
+
+
+def test_one_part_beside_whole_parameters_is_not_a_sharded_job() -> None:
+    held = [{"parameter": 600, "optimizer_state": 1200}] * 2
+    assert already(asked(*held), PLACE, [TABLE, WHOLE]) is None
+    unknown = {"size_bytes": None, "dtype": "float32", "shape": "[10, 10]"}
+    assert already(asked(*held), PLACE, [TABLE, TABLE, WHOLE | {"size_bytes": 300}, unknown]) == "parameters"

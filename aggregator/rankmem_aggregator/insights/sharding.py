@@ -23,6 +23,10 @@ STATE: Final = "optimizer_state"
 Sharded = Literal["state", "parameters"]
 """What a recording has over its ranks; with the parameters their gradients and state."""
 
+PART: Final = 1.25
+"""How many times its own bytes a parameter's shape has at least, if others have the rest: two parts may not
+be equal."""
+
 ROOT = -1
 """What is in no unit."""
 
@@ -31,15 +35,20 @@ Spans = dict[tuple[int, str], tuple[float, float]]
 
 
 def already(ask: Ask, place: Place, weights: Sequence[Mapping[str, Any]]) -> Sharded | None:
-    """What a job of several ranks has sharded.
+    """What a job of several ranks seems to have sharded over its data-parallel ranks.
 
-    Parameters are, where one has fewer bytes than its shape has; state is, where ranks hold the same bytes of
-    parameters and other bytes of state.
+    Parameters are, where most of their bytes are of ones whose shape has more than tensor parallelism
+    explains; state is, where ranks hold the same bytes of parameters and other bytes of state. Equal shards
+    of state, FSDP1 and ZeRO-3 cannot be told from none.
 
     Args:
         weights: ``size_bytes``, ``dtype`` and ``shape`` of each parameter of the rank.
     """
-    if any(_is_part(each) for each in weights):
+    of_ranks = ask("rank_coordinates", session=place.session_id).to_pylist()
+    coordinates = [row for row in of_ranks if row["attempt"] == place.attempt]
+    tensor_parallel = 1 + max((row["tp"] or 0 for row in coordinates), default=0)
+    parts = sum(each["size_bytes"] for each in weights if _share(each) > PART * tensor_parallel)
+    if 2 * parts > sum(each["size_bytes"] or 0 for each in weights):
         return "parameters"
     rows = ask("held_at_own_peaks", session=place.session_id, by="category").to_pylist()
     held: dict[int, dict[str, int]] = {}
@@ -51,12 +60,13 @@ def already(ask: Ask, place: Place, weights: Sequence[Mapping[str, Any]]) -> Sha
     return "state" if own and len(states) > 1 and min(states) else None
 
 
-def _is_part(weight: Mapping[str, Any]) -> bool:
+def _share(weight: Mapping[str, Any]) -> float:
+    """How many times the bytes of a parameter its shape has; 1 where that is not known."""
     bits = re.search(r"float(16|32|64)$", weight["dtype"] or "")
     if bits is None or not weight["shape"] or not weight["size_bytes"]:
-        return False
+        return 1
     count = math.prod(int(each) for each in re.findall(r"\d+", weight["shape"]))
-    return bool(count * int(bits[1]) > 8 * weight["size_bytes"])
+    return count * int(bits[1]) / (8 * weight["size_bytes"])
 
 
 def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
