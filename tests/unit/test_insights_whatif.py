@@ -325,6 +325,16 @@ def test_parameters_of_another_start_of_the_workers_are_not_those_of_this_one(st
     assert ["fsdp" in a.rows["remedy"].to_pylist() for a in answers] == [True, False]
 
 
+def test_over_ranks_that_may_shard_already_sharding_is_suspected(stored: Store) -> None:
+    found = {}
+    for size in (1, 8):
+        answer = stored(remedied_steps(), world_size=size).whatif(fit_bytes=76 * MIB)
+        assert answer.figures["smallest_set"] == ["zero1"]
+        found[size] = answer.certainty, "in equal parts already" in answer.error
+    assert found == {1: ("predicted", False), 8: ("suspected", True)}
+    assert stored(remedied_steps(), world_size=8).whatif().certainty == "predicted", "of the checkpoint"
+
+
 def test_siblings_are_found_by_their_numbers() -> None:
     paths = {
         "encoder.layers.0.norm",

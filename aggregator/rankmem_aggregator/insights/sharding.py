@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -26,6 +27,8 @@ Sharded = Literal["state", "parameters"]
 PART: Final = 1.25
 """How many times its own bytes a parameter's shape has at least, if others have the rest: two parts may not
 be equal."""
+NEAR: Final = 0.01
+"""How much bytes may differ that are taken for equal: of rounding, and of scalars beside the state."""
 
 ROOT = -1
 """What is in no unit."""
@@ -42,7 +45,7 @@ def already(ask: Ask, place: Place, weights: Sequence[Mapping[str, Any]]) -> Sha
     of state, FSDP1 and ZeRO-3 cannot be told from none.
 
     Args:
-        weights: ``size_bytes``, ``dtype`` and ``shape`` of each parameter of the rank.
+        weights: ``size_bytes``, ``grad_size_bytes``, ``dtype`` and ``shape`` of each parameter of the rank.
     """
     of_ranks = ask("rank_coordinates", session=place.session_id).to_pylist()
     coordinates = [row for row in of_ranks if row["attempt"] == place.attempt]
@@ -51,13 +54,37 @@ def already(ask: Ask, place: Place, weights: Sequence[Mapping[str, Any]]) -> Sha
     if 2 * parts > sum(each["size_bytes"] or 0 for each in weights):
         return "parameters"
     rows = ask("held_at_own_peaks", session=place.session_id, by="category").to_pylist()
-    held: dict[int, dict[str, int]] = {}
+    held: dict[int, Counter[str]] = {}
     for row in rows:
         if (row["device_type"], row["attempt"]) == (place.device_type, place.attempt):
-            held.setdefault(row["rank"], {})[row["group_name"]] = row["bytes_at_rank_peak"]
-    own = held.get(place.rank, {}).get("parameter")
-    states = {each.get(STATE, 0) for each in held.values() if each.get("parameter") == own}
-    return "state" if own and len(states) > 1 and min(states) else None
+            held.setdefault(row["rank"], Counter())[row["group_name"]] += row["bytes_at_rank_peak"]
+    own = held.get(place.rank, Counter())["parameter"]
+    where = {row["rank"]: [row[name] for name in ("tp", "pp", "ep")] for row in coordinates}
+    states = [
+        each[STATE]
+        for rank, each in held.items()
+        if where.get(rank) == where.get(place.rank) and abs(each["parameter"] - own) <= NEAR * own
+    ]
+    trained = sum(each["grad_size_bytes"] or 0 for each in weights) or own
+    return "state" if own and _are_shards(states, trained) else None
+
+
+def _are_shards(states: Sequence[int], trained: int) -> bool:
+    """Whether ranks hold unequal parts of a state, which add up to a whole one or several.
+
+    A whole one has as many bytes as the parameters that are trained, or several times as many. Where a rank
+    holds that much itself, the others lack some for another reason: they peaked before all of it was made, or
+    train less.
+    """
+    differ = max(states) - min(states) > NEAR * max(states)
+    return (
+        min(states) > 0 and differ and _is_whole(sum(states), trained) and not _is_whole(max(states), trained)
+    )
+
+
+def _is_whole(state: int, trained: int) -> bool:
+    times = round(state / trained)
+    return times > 0 and abs(state - times * trained) <= NEAR * state
 
 
 def _share(weight: Mapping[str, Any]) -> float:

@@ -37,6 +37,8 @@ from rankmem_aggregator.insights.windows import (
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNKS: Final = 8
+OVER_RANKS: Final = frozenset({"zero1", "zero2", "fsdp"})
+"""Remedies that save nothing, or less, where the ranks shard already."""
 RANKS: Final = 8
 """Over which is sharded where the recording is of one rank and nobody says how many there are to be."""
 FREE: Final = "nothing"
@@ -124,7 +126,8 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
     has = already(ask, place, rows) if replicas > 1 else None
     remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows), has)
     higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0)
-    return _answer(session_id, place, step, remedies, request, is_steady, has, higher)
+    may_be_sharded = replicas > 1 and has != "parameters"
+    return _answer(session_id, place, step, remedies, request, is_steady, has, may_be_sharded, higher)
 
 
 def _replicas(ask: Ask, place: Place) -> int:
@@ -328,6 +331,7 @@ def _answer(
     request: Request,
     is_steady: bool,
     has: Sharded | None,
+    may_be_sharded: bool,
     higher: tuple[int, int] | None,
 ) -> Answer:
     lives = step.lives()
@@ -347,7 +351,8 @@ def _answer(
         if found is not None and len(found[0]) > 1:
             rows.insert(0, _row(step, found[0], found[1], peak, usable))
     first = rows[0] if found is None else next(r for r in rows if r["remedy"] == _name(found[0]))
-    certainty: Certainty = "predicted" if first["is_measured"] else "suspected"
+    is_unsure = may_be_sharded and not OVER_RANKS.isdisjoint(first["remedy"].split(" + "))
+    certainty: Certainty = "predicted" if first["is_measured"] and not is_unsure else "suspected"
     figures = {
         "attempt": place.attempt,
         "rank": place.rank,
@@ -372,7 +377,7 @@ def _answer(
         verdict="finding" if (helps if usable is None else peak > usable) else "fine",
         certainty=certainty,
         sentence=text.sentence(place.name, [first, *rows], figures),
-        error=text.error(first),
+        error=text.error(first, may_be_sharded=is_unsure),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
         notes=text.notes(figures, rows),

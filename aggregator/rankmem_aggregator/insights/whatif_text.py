@@ -12,6 +12,7 @@ Row = Mapping[str, Any]
 
 OUTSIDE: Final = "outside of forward, backward and the optimizer's step"
 NOT_MEASURED: Final = "not held against a training with the change"
+IF_WHOLE: Final = "less or nothing is saved if the ranks shard in equal parts already, which cannot be told from whole state"
 STATE_REMEDIES: Final = ("state16", "state8", "offload")
 ON_OPTIMIZER: Final = (
     "how the optimizer computes: at least with nothing beside its state, as fused kernels and a step on the "
@@ -70,8 +71,18 @@ def _after(row: Row) -> str:
     return f"{bytes_text(row['peak_after_least_bytes'])} to {most}" if _is_open(row) else most
 
 
-def error(first: Row) -> str:
-    """How far the figures may be off."""
+def error(first: Row, *, may_be_sharded: bool = False) -> str:
+    """How far the figures may be off.
+
+    Args:
+        first: the row of the sentence.
+        may_be_sharded: it shards over ranks, which may have done so already.
+    """
+    found = _error(first)
+    return f"{found}; {IF_WHOLE}" if may_be_sharded else found
+
+
+def _error(first: Row) -> str:
     if not first["is_measured"]:
         return f"this edit was {NOT_MEASURED}"
     if "fsdp" in first["remedy"]:
@@ -114,8 +125,8 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
         held = f"{bytes_text(figures['higher_step_bytes'])}"
         found.append(f"step {figures['higher_step']} held more, {held}: nothing here is told of it")
     if figures["sharded"]:
-        what = {"state": "the optimizer's state is", "parameters": "parameters, gradients and state are"}
-        found.append(f"{what[figures['sharded']]} sharded over ranks already")
+        what = {"state": "the optimizer's state seems", "parameters": "parameters, gradients and state seem"}
+        found.append(f"{what[figures['sharded']]} to be sharded over ranks already")
     if not any(row["remedy"] == "fsdp" for row in rows):
         found.append(f"no FSDP: the parameters of attempt {figures['attempt']} are not known by name")
     idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
