@@ -15,9 +15,17 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
+from rankmem_aggregator.insights import whatif
 from rankmem_aggregator.insights.edits import Step, accumulated, families_of
 from rankmem_aggregator.insights.json_schemas import schema_of
-from rankmem_aggregator.insights.whatif import SCHEMA, TOGETHER_MAX, remedies_of, smallest_set, state_bits
+from rankmem_aggregator.insights.whatif import (
+    SCHEMA,
+    TOGETHER_MAX,
+    Remedy,
+    remedies_of,
+    smallest_set,
+    state_bits,
+)
 from rankmem_aggregator.insights.windows import higher_step, place_of, read_window, step_sizes
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
@@ -133,6 +141,30 @@ def test_state_in_fewer_bits_or_on_the_host_is_told_from_least_to_most(stored: S
     assert {rows[name]["phase_after"] for name in least} == {"optimizer"}
     assert any("the range of offload, state8, state16 depends on how" in note for note in answer.notes)
     assert "range" not in answer.error, "that of the first remedy is known"
+
+
+@pytest.mark.parametrize(
+    ("name", "certainty"), [("state16", "predicted"), ("offload", "predicted"), ("state8", "suspected")]
+)
+def test_how_far_state_in_fewer_bits_was_off_is_told(
+    name: str, certainty: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whatif, "remedies_of", lambda *given: [_named(name, *given)])
+    queries = stored(remedied_steps())
+    for fit_bytes in (None, 75 * MIB):
+        answer = queries.whatif(fit_bytes=fit_bytes)
+        assert answer.figures["smallest_set"] == (fit_bytes and [name])
+        assert answer.certainty == certainty
+        assert answer.error.startswith("between least and most in 17 trainings")
+        beyond = "without its compiler held up to 65 % more"
+        assert [beyond in answer.error, any(beyond in note for note in answer.notes)] == [
+            name == "state8"
+        ] * 2
+        assert "1 %" not in answer.error
+
+
+def _named(name: str, *given: Any) -> Remedy:
+    return next(each for each in remedies_of(*given) if each.name == name)
 
 
 def test_state_that_has_16_bits_cannot_be_halved(stored: Store) -> None:

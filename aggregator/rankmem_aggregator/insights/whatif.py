@@ -39,6 +39,8 @@ from rankmem_protos.errors import Code, RankmemError
 CHUNKS: Final = 8
 OVER_RANKS: Final = frozenset({"zero1", "zero2", "fsdp"})
 """Remedies that save nothing, or less, where the ranks shard already."""
+BEYOND_BOUNDS: Final = frozenset({"state8"})
+"""Remedies of which a training held more than the most."""
 RANKS: Final = 8
 """Over which is sharded where the recording is of one rank and nobody says how many there are to be."""
 FREE: Final = "nothing"
@@ -351,8 +353,10 @@ def _answer(
         if found is not None and len(found[0]) > 1:
             rows.insert(0, _row(step, found[0], found[1], peak, usable))
     first = rows[0] if found is None else next(r for r in rows if r["remedy"] == _name(found[0]))
-    is_unsure = may_be_sharded and not OVER_RANKS.isdisjoint(first["remedy"].split(" + "))
-    certainty: Certainty = "predicted" if first["is_measured"] and not is_unsure else "suspected"
+    names = frozenset(first["remedy"].split(" + "))
+    is_unsure = may_be_sharded and not OVER_RANKS.isdisjoint(names)
+    is_sure = first["is_measured"] and not is_unsure and BEYOND_BOUNDS.isdisjoint(names)
+    certainty: Certainty = "predicted" if is_sure else "suspected"
     figures = {
         "attempt": place.attempt,
         "rank": place.rank,
