@@ -212,6 +212,35 @@ def test_a_step_that_held_more_than_the_one_that_is_looked_at_is_named(stored: S
     )
 
 
+@pytest.mark.parametrize(
+    ("held", "fit", "verdict", "words"),
+    [
+        (100, 90, "finding", "step 1 held 100.00 MiB on rank 0, cpu, which does not fit in 90.00 MiB"),
+        (81.5, 81, "finding", "step 1 held 81.50 MiB on rank 0, cpu, which does not fit in 81.00 MiB"),
+        (
+            100,
+            400,
+            "fine",
+            "the peak of a step on rank 0, cpu is 81.00 MiB, which fits in 400.00 MiB as it is",
+        ),
+        (100, 76, "finding", "instead of 81.00 MiB; but step 1 held 100.00 MiB, and these figures do not"),
+    ],
+)
+def test_what_fits_is_what_the_highest_step_fits_in(
+    held: float, fit: int, verdict: str, words: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_higher(*given: Any) -> Any:
+        first, second, *rest = step_sizes(*given)
+        return [first, replace(second, peak_bytes=int(held * MIB)), *rest]
+
+    monkeypatch.setattr(whatif, "step_sizes", with_higher)
+    answer = stored(remedied_steps()).whatif(fit_bytes=fit * MIB)
+    assert (answer.verdict, answer.figures["fits_as_it_is"]) == (verdict, verdict == "fine")
+    assert words in answer.sentence
+    assert ("step 1" in answer.sentence) == (verdict == "finding")
+    assert any("these figures do not cover it" in note for note in answer.notes)
+
+
 def test_without_state_there_is_none_to_make_smaller(stored: Store) -> None:
     log = remedied_steps()
     for row in log.allocations.values():

@@ -127,9 +127,11 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
     is_steady = chosen in steady(sizes)
     has = already(ask, place, rows) if replicas > 1 else None
     remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows), has)
-    higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0)
+    fit_bytes = request.fit_bytes
+    usable = None if fit_bytes is None else usable_on(place.device_type, fit_bytes, None)
+    higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0, usable)
     may_be_sharded = replicas > 1 and has != "parameters"
-    return _answer(session_id, place, step, remedies, request, is_steady, has, may_be_sharded, higher)
+    return _answer(session_id, place, step, remedies, request, usable, is_steady, has, may_be_sharded, higher)
 
 
 def _replicas(ask: Ask, place: Place) -> int:
@@ -331,6 +333,7 @@ def _answer(
     step: Step,
     remedies: Sequence[Remedy],
     request: Request,
+    usable: int | None,
     is_steady: bool,
     has: Sharded | None,
     may_be_sharded: bool,
@@ -338,9 +341,7 @@ def _answer(
 ) -> Answer:
     lives = step.lives()
     peak, at = lives.peak()
-    usable = None
-    if request.fit_bytes is not None:
-        usable = usable_on(place.device_type, request.fit_bytes, None)
+    highest = max(peak, higher[1] if higher else 0)
     alone = [(each, _row(step, (each,), each.edit(step, lives), peak, usable)) for each in remedies]
     rows = sorted((row for _, row in alone), key=lambda row: -row["saved_bytes"])
     found = None
@@ -371,14 +372,14 @@ def _answer(
         "higher_step_bytes": higher and higher[1],
         "fit_bytes": request.fit_bytes,
         "usable_bytes": usable,
-        "fits_as_it_is": None if usable is None else bool(peak <= usable),
+        "fits_as_it_is": None if usable is None else bool(highest <= usable),
         "smallest_set": None if found is None else [each.name for each in found[0]],
     }
     helps = first["saved_bytes"] >= peak * FINDING_SHARE
     return Answer(
         question="whatif",
         session_id=session_id,
-        verdict="finding" if (helps if usable is None else peak > usable) else "fine",
+        verdict="finding" if (helps if usable is None else highest > usable) else "fine",
         certainty=certainty,
         sentence=text.sentence(place.name, [first, *rows], figures),
         error=text.error(first, may_be_sharded=is_unsure),

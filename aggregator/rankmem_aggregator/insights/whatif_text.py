@@ -46,17 +46,19 @@ def sentence(name: str, rows: Sequence[Row], figures: Figures) -> str:
 def _fitting(name: str, first: Row, figures: Figures, peak: str) -> str:
     usable = bytes_text(figures["usable_bytes"])
     if figures["fits_as_it_is"]:
-        fits = f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
-        if figures["higher_step"] is None:
-            return fits
-        return f"{fits}; but step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'])}"
+        return f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
+    beyond = f"step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'] or 0)}"
+    does_not = (figures["higher_step_bytes"] or 0) > figures["usable_bytes"]
+    if figures["peak_bytes"] <= figures["usable_bytes"]:
+        return f"{beyond} on {name}, which does not fit in {usable}; the peak of step {figures['step']} is {peak}"
     if figures["smallest_set"] is None:
         peak_of = f"the peak of a step on {name}, {peak}"
         return f"no set of measured remedies is sure to bring {peak_of}, into {usable}"
-    return (
+    text = (
         f"to fit in {usable} on {name}: {first['what']}; the peak of a step is then {_after(first)} "
         f"instead of {peak}"
     )
+    return f"{text}; but {beyond}, and these figures do not cover it" if does_not else text
 
 
 def _is_open(row: Row) -> bool:
@@ -129,7 +131,7 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
     if figures["higher_step"] is not None:
         held = f"{bytes_text(figures['higher_step_bytes'])}"
-        found.append(f"step {figures['higher_step']} held more, {held}: nothing here is told of it")
+        found.append(f"step {figures['higher_step']} held more, {held}: these figures do not cover it")
     if figures["sharded"]:
         what = {"state": "the optimizer's state seems", "parameters": "parameters, gradients and state seem"}
         found.append(f"{what[figures['sharded']]} to be sharded over ranks already")
