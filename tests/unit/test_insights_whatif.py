@@ -241,6 +241,24 @@ def test_what_fits_is_what_the_highest_step_fits_in(
     assert any("these figures do not cover it" in note for note in answer.notes)
 
 
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_buffer_of_gradients_goes_with_sharding_only_where_backward_makes_them_beside_it(
+    is_copied: bool, stored: Store
+) -> None:
+    peaks = []
+    for bucket_mib in (0, 11):
+        log = remedied_steps(bucket_mib=bucket_mib)
+        for row in log.allocations.values():
+            if not is_copied and row["category"] == "gradient" and row["phase"] == "backward":
+                row["category"] = "temporary"
+        peaks.append(after(stored(log)))
+    without, with_bucket = peaks
+    assert with_bucket["zero1"] == without["zero1"] + 11
+    stays = 0 if is_copied else 11 / 8
+    assert with_bucket["zero2"] == without["zero2"] + stays
+    assert with_bucket["fsdp"] == without["fsdp"] + stays
+
+
 def test_without_state_there_is_none_to_make_smaller(stored: Store) -> None:
     log = remedied_steps()
     for row in log.allocations.values():

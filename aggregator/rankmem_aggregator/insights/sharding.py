@@ -18,6 +18,7 @@ import numpy as np
 
 from rankmem_aggregator.insights.answer import Ask
 from rankmem_aggregator.insights.edits import Edit, Lives, Step, scaled
+from rankmem_aggregator.insights.lives import Array
 from rankmem_aggregator.insights.windows import NEVER, Place
 
 STATE: Final = "optimizer_state"
@@ -97,7 +98,7 @@ def _share(weight: Mapping[str, Any]) -> float:
 
 
 def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
-    """Gradients over ranks, and the state (ZeRO-2): reduced as they come, so that DDP's buckets are gone.
+    """Gradients over ranks, and the state (ZeRO-2): reduced as they come, so that copies in buckets are gone.
 
     Args:
         num_ranks: over which.
@@ -106,10 +107,23 @@ def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
     scale = scaled({"gradient": 1 / num_ranks} | ({STATE: 1 / num_ranks} if has_state else {}))
 
     def edit(step: Step, lives: Lives) -> Lives:
-        of_ddp = (step.category[lives.of] == "gradient") & (step.phase[lives.of] != "backward")
-        return scale(step, lives.kept(~of_ddp))
+        return scale(step, lives.kept(~_copies(step, lives)))
 
     return edit
+
+
+def _copies(step: Step, lives: Lives) -> Array:
+    """DDP's buckets, where the gradients that backward made outlive it beside them.
+
+    Elsewhere what backward does not make are the gradients: buckets with gradient_as_bucket_view, or a buffer
+    made at the start.
+    """
+    gradient, backward = step.category[lives.of] == "gradient", step.phase[lives.of] == "backward"
+    buckets = gradient & ~backward
+    last = lives.born[backward].max(initial=step.window.begin)
+    stays = gradient & backward & (lives.died > last)
+    is_copied = 2 * lives.bytes[stays].sum() >= lives.bytes[buckets & (lives.died > last)].sum()
+    return buckets & is_copied
 
 
 def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) -> Edit:
@@ -128,8 +142,10 @@ def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) 
             return lives
         whole = _bytes_of_units(step, weights)
         category = step.category[lives.of]
-        buckets = (category == "gradient") & (lives.born <= step.window.begin)
-        shards = np.isin(category, whole_now)
+        is_buffer = (step.phase[lives.of] != "backward") & ~_copies(step, lives)
+        older = (category == "gradient") & (lives.born <= step.window.begin)
+        buckets = older & ~is_buffer
+        shards = np.isin(category, whole_now) | (older & is_buffer)
         edited = lives.changed(bytes=np.where(shards, lives.bytes / num_ranks, lives.bytes))
         gathered = _gathered(spans, whole)
         edited = _reduced(step, edited.kept(~buckets), spans, num_ranks)
