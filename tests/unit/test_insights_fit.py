@@ -24,9 +24,9 @@ from rankmem_aggregator.insights.capacity import SPARE_BYTES
 from rankmem_aggregator.insights.fit import SCHEMA
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.windows import NEVER, peak_of, step_sizes
+from rankmem_aggregator.quantity_text import bytes_text
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
-from rankmem_aggregator.quantity_text import bytes_text
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import RankmemError

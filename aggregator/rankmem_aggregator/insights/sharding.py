@@ -94,7 +94,7 @@ def _share(weight: Mapping[str, Any]) -> float:
     if bits is None or not weight["shape"] or not weight["size_bytes"]:
         return 1
     count = math.prod(int(each) for each in re.findall(r"\d+", weight["shape"]))
-    return count * int(bits[1]) / (8 * weight["size_bytes"])
+    return float(count * int(bits[1]) / (8 * weight["size_bytes"]))
 
 
 def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
@@ -123,7 +123,8 @@ def _copies(step: Step, lives: Lives) -> Array:
     last = lives.born[backward].max(initial=step.window.begin)
     stays = gradient & backward & (lives.died > last)
     is_copied = 2 * lives.bytes[stays].sum() >= lives.bytes[buckets & (lives.died > last)].sum()
-    return buckets & is_copied
+    copies: Array = buckets & is_copied
+    return copies
 
 
 def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) -> Edit:

@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 
 OUTSIDE: Final = "outside of forward, backward and the optimizer's step"
 NOT_MEASURED: Final = "not held against a training with the change"
-IF_WHOLE: Final = "less or nothing is saved if the ranks shard in equal parts already, which cannot be told from whole state"
+IF_WHOLE: Final = "less or nothing is saved if the ranks shard in equal parts already, which cannot be seen"
 STATE_REMEDIES: Final = ("state16", "state8", "offload")
 IN_BOUNDS: Final = "between least and most in 17 trainings"
 BEYOND_BOUNDS: Final = "torchao's 8 bits without its compiler held up to 65 % more"
@@ -50,7 +50,8 @@ def _fitting(name: str, first: Row, figures: Figures, peak: str) -> str:
     beyond = f"step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'] or 0)}"
     does_not = (figures["higher_step_bytes"] or 0) > figures["usable_bytes"]
     if figures["peak_bytes"] <= figures["usable_bytes"]:
-        return f"{beyond} on {name}, which does not fit in {usable}; the peak of step {figures['step']} is {peak}"
+        own = f"the peak of step {figures['step']} is {peak}"
+        return f"{beyond} on {name}, which does not fit in {usable}; {own}"
     if figures["smallest_set"] is None:
         peak_of = f"the peak of a step on {name}, {peak}"
         return f"no set of measured remedies is sure to bring {peak_of}, into {usable}"
