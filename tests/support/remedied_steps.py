@@ -26,6 +26,7 @@ def remedied_steps(
     inner_mib: int = 8,
     out_mib: Sequence[int] = (1,) * LAYERS,
     parts: int = 1,
+    bucket_mib: int = 0,
     device: str = "cpu",
     **more: Any,
 ) -> RankLog:
@@ -39,6 +40,7 @@ def remedied_steps(
         inner_mib: what each layer keeps for backward besides its output.
         out_mib: the output of each layer.
         parts: of a step, whose gradients are added up.
+        bucket_mib: of a buffer of gradients that is made before the first step.
         more: fields of RankLog.
     """
     log = RankLog(ended=(steps + 1) * SECOND_NS, **more)
@@ -60,6 +62,8 @@ def remedied_steps(
     weights = {f"layers.{layer}": 2 for layer in range(LAYERS)} | {"head": 3}
     for name, mib in weights.items():
         made(f"w {name}", mib, "aten::empty", "parameter", "other")
+    if bucket_mib:
+        made("bucket", bucket_mib, "aten::zeros", "gradient", "other")
     for step in range(steps):
         now = (step + 1) * SECOND_NS
         for part in range(parts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
+from rankmem_aggregator.insights import fit
 from rankmem_aggregator.insights.align import aligned
 from rankmem_aggregator.insights.capacity import SPARE_BYTES
 from rankmem_aggregator.insights.fit import SCHEMA
 from rankmem_aggregator.insights.json_schemas import schema_of
-from rankmem_aggregator.insights.windows import NEVER, peak_of
+from rankmem_aggregator.insights.windows import NEVER, peak_of, step_sizes
+from rankmem_aggregator.quantity_text import bytes_text
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
@@ -88,6 +91,25 @@ def test_from_two_sizes_each_block_gets_its_bytes_and_the_peak_moves(stored: Sto
     assert peak_bytes(512) > 1.4 * (peak_bytes(4) + (peak_bytes(4) - peak_bytes(2)) / 2 * 508)
     assert (answer.verdict, answer.certainty) == ("fine", "predicted")
     assert answer.figures["num_matched"] == answer.figures["num_blocks"]
+
+
+@pytest.mark.parametrize(("more", "names_it"), [(1, True), (-1, False)])
+@pytest.mark.parametrize("asked", [{}, {"batch": [2]}])
+def test_a_recorded_step_that_does_not_fit_is_told(
+    asked: dict[str, Any], more: int, names_it: bool, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usable = 4 * peak_bytes(4)
+
+    def with_higher(*given: Any) -> Any:
+        first, second, *rest = step_sizes(*given)
+        return [first, replace(second, peak_bytes=usable + more), *rest]
+
+    monkeypatch.setattr(fit, "step_sizes", with_higher)
+    answer = stored(sized_steps([2, 2, 2, 4, 4, 4])).fit(recorded=[2, 4], in_bytes=usable, **asked)
+    held = f"; but step 1 held {bytes_text(usable + more)}"
+    assert (held in answer.sentence) == names_it
+    assert "fits in" in answer.sentence
+    assert any("predictions are for steps as large as those above" in note for note in answer.notes)
 
 
 def test_steps_without_operators_are_none_to_go_by(stored: Store) -> None:

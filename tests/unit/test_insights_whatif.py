@@ -15,9 +15,17 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
+from rankmem_aggregator.insights import whatif
 from rankmem_aggregator.insights.edits import Step, accumulated, families_of
 from rankmem_aggregator.insights.json_schemas import schema_of
-from rankmem_aggregator.insights.whatif import SCHEMA, TOGETHER_MAX, remedies_of, smallest_set, state_bits
+from rankmem_aggregator.insights.whatif import (
+    SCHEMA,
+    TOGETHER_MAX,
+    Remedy,
+    remedies_of,
+    smallest_set,
+    state_bits,
+)
 from rankmem_aggregator.insights.windows import higher_step, place_of, read_window, step_sizes
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
@@ -135,10 +143,35 @@ def test_state_in_fewer_bits_or_on_the_host_is_told_from_least_to_most(stored: S
     assert "range" not in answer.error, "that of the first remedy is known"
 
 
+@pytest.mark.parametrize(
+    ("name", "certainty"), [("state16", "predicted"), ("offload", "predicted"), ("state8", "suspected")]
+)
+def test_how_far_state_in_fewer_bits_was_off_is_told(
+    name: str, certainty: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whatif, "remedies_of", lambda *given: [_named(name, *given)])
+    queries = stored(remedied_steps())
+    for fit_bytes in (None, 75 * MIB):
+        answer = queries.whatif(fit_bytes=fit_bytes)
+        assert answer.figures["smallest_set"] == (fit_bytes and [name])
+        assert answer.certainty == certainty
+        assert answer.error.startswith("between least and most in 17 trainings")
+        beyond = "without its compiler held up to 65 % more"
+        assert [beyond in answer.error, any(beyond in note for note in answer.notes)] == [
+            name == "state8"
+        ] * 2
+        assert "1 %" not in answer.error
+
+
+def _named(name: str, *given: Any) -> Remedy:
+    return next(each for each in remedies_of(*given) if each.name == name)
+
+
 def test_state_that_has_16_bits_cannot_be_halved(stored: Store) -> None:
     step = step_of(stored(remedied_steps()))
     for dtype, size, bits in (("bfloat16", 4, 16), ("float16", 2, 32), ("float32", 4, 32), (None, 4, 32)):
-        assert state_bits(step, [{"dtype": dtype, "size_bytes": size * MIB}]) == bits
+        unknown = {"dtype": dtype, "size_bytes": None}
+        assert state_bits(step, [{"dtype": dtype, "size_bytes": size * MIB}, unknown]) == bits
     found = {each.name: each for each in remedies_of(step, {}, 8, bits=16)}
     lives = step.lives()
     assert found["state16"].edit(step, lives).is_as(lives)
@@ -177,6 +210,53 @@ def test_a_step_that_held_more_than_the_one_that_is_looked_at_is_named(stored: S
     assert (
         higher_step([replace(sizes[0], peak_bytes=100 * MIB), *sizes[1:]], sizes[2].step, PEAK * MIB) is None
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "fit", "verdict", "words"),
+    [
+        (100, 90, "finding", "step 1 held 100.00 MiB on rank 0, cpu, which does not fit in 90.00 MiB"),
+        (81.5, 81, "finding", "step 1 held 81.50 MiB on rank 0, cpu, which does not fit in 81.00 MiB"),
+        (
+            100,
+            400,
+            "fine",
+            "the peak of a step on rank 0, cpu is 81.00 MiB, which fits in 400.00 MiB as it is",
+        ),
+        (100, 76, "finding", "instead of 81.00 MiB; but step 1 held 100.00 MiB, and these figures do not"),
+    ],
+)
+def test_what_fits_is_what_the_highest_step_fits_in(
+    held: float, fit: int, verdict: str, words: str, stored: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_higher(*given: Any) -> Any:
+        first, second, *rest = step_sizes(*given)
+        return [first, replace(second, peak_bytes=int(held * MIB)), *rest]
+
+    monkeypatch.setattr(whatif, "step_sizes", with_higher)
+    answer = stored(remedied_steps()).whatif(fit_bytes=fit * MIB)
+    assert (answer.verdict, answer.figures["fits_as_it_is"]) == (verdict, verdict == "fine")
+    assert words in answer.sentence
+    assert ("step 1" in answer.sentence) == (verdict == "finding")
+    assert any("these figures do not cover it" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_buffer_of_gradients_goes_with_sharding_only_where_backward_makes_them_beside_it(
+    is_copied: bool, stored: Store
+) -> None:
+    peaks = []
+    for bucket_mib in (0, 11):
+        log = remedied_steps(bucket_mib=bucket_mib)
+        for row in log.allocations.values():
+            if not is_copied and row["category"] == "gradient" and row["phase"] == "backward":
+                row["category"] = "temporary"
+        peaks.append(after(stored(log)))
+    without, with_bucket = peaks
+    assert with_bucket["zero1"] == without["zero1"] + 11
+    stays = 0 if is_copied else 11 / 8
+    assert with_bucket["zero2"] == without["zero2"] + stays
+    assert with_bucket["fsdp"] == without["fsdp"] + stays
 
 
 def test_without_state_there_is_none_to_make_smaller(stored: Store) -> None:
@@ -315,6 +395,23 @@ def test_without_a_number_it_is_sharded_over_the_ranks_with_the_same_parameters(
     log = remedied_steps()
     log.coordinates = {"dp": 1, "tp": 3}
     assert after(stored(log, world_size=8))["zero1"] == PEAK - 11
+
+
+def test_parameters_of_another_start_of_the_workers_are_not_those_of_this_one(stored: Store) -> None:
+    answers = [stored(remedied_steps(attempt=attempt)).whatif() for attempt in (0, 1)]
+    told = [any("the parameters of attempt 1 are not known by name" in n for n in a.notes) for a in answers]
+    assert told == [False, True]
+    assert ["fsdp" in a.rows["remedy"].to_pylist() for a in answers] == [True, False]
+
+
+def test_over_ranks_that_may_shard_already_sharding_is_suspected(stored: Store) -> None:
+    found = {}
+    for size in (1, 8):
+        answer = stored(remedied_steps(), world_size=size).whatif(fit_bytes=76 * MIB)
+        assert answer.figures["smallest_set"] == ["zero1"]
+        found[size] = answer.certainty, "in equal parts already" in answer.error
+    assert found == {1: ("predicted", False), 8: ("suspected", True)}
+    assert stored(remedied_steps(), world_size=8).whatif().certainty == "predicted", "of the checkpoint"
 
 
 def test_siblings_are_found_by_their_numbers() -> None:

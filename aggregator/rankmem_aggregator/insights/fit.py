@@ -150,7 +150,7 @@ def _answer(
     figures = _figures(fitted, device, request, place) | {"below_share": below, "above_share": above}
     own = [each.window for each in fitted.recorded if each.source == 0]
     top = max(own, key=lambda each: each.peak()[0], default=None)
-    higher = top and higher_step(steps, top.size.step, top.peak()[0])
+    higher = top and higher_step(steps, top.size.step, top.peak()[0], device.usable_bytes)
     figures |= {"higher_step": higher and higher[0], "higher_step_bytes": higher and higher[1]}
     if device.usable_bytes is not None and not device.not_replayed:
         figures |= largest_figures(sized, largest)

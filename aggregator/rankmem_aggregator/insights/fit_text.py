@@ -45,11 +45,9 @@ def sentence(name: str, first: Row | None, figures: Figures, rows: Sequence[Row]
         largest = _largest(figures, "largest")
         if figures["usable_bytes"] is not None and not figures["not_replayed"]:
             where = f"in {bytes_text(figures['usable_bytes'])} on {name}"
-            return (
-                f"the largest {what} that fits {where} is {largest}"
-                if largest
-                else _none_fits(figures, where)
-            )
+            if not largest:
+                return _none_fits(figures, where)
+            return f"the largest {what} that fits {where} is {largest}{_but(figures)}"
         first = next(row for row in rows if not row["is_recorded"])
     size = _named(what, first["size"], first["times"])
     verb = "needs" if first["needed_bytes"] is not None else "holds"
@@ -60,9 +58,14 @@ def sentence(name: str, first: Row | None, figures: Figures, rows: Sequence[Row]
         "yes": "it fits in", "no": "it does not fit in", "unclear": "it may or may not fit in",
     }[first["fits"]]  # fmt: skip
     told = f"{text}: {verdict} {bytes_text(figures['usable_bytes'])}"
-    if first["fits"] == "no" or figures["higher_step"] is None:
-        return told
-    return f"{told}; but step {figures['higher_step']} held more than these steps"
+    return told if first["fits"] == "no" else f"{told}{_but(figures)}"
+
+
+def _but(figures: Figures) -> str:
+    """The step that was recorded and does not fit, if there is one."""
+    if figures["higher_step"] is None or figures["higher_step_bytes"] <= figures["usable_bytes"]:
+        return ""
+    return f"; but step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'])}"
 
 
 def _none_fits(figures: Figures, where: str) -> str:
@@ -126,7 +129,7 @@ def notes(figures: Figures, largest: Row) -> tuple[str, ...]:
     if figures["higher_step"] is not None:
         found.append(
             f"step {figures['higher_step']} of the recording held more, "
-            f"{bytes_text(figures['higher_step_bytes'])}: what is told is of steps as large as those above"
+            f"{bytes_text(figures['higher_step_bytes'])}: predictions are for steps as large as those above"
         )
     if figures["num_sizes"] == 1 and largest["needed_bytes"] is not None:
         found.append(

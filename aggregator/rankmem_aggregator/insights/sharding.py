@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -17,11 +18,18 @@ import numpy as np
 
 from rankmem_aggregator.insights.answer import Ask
 from rankmem_aggregator.insights.edits import Edit, Lives, Step, scaled
+from rankmem_aggregator.insights.lives import Array
 from rankmem_aggregator.insights.windows import NEVER, Place
 
 STATE: Final = "optimizer_state"
 Sharded = Literal["state", "parameters"]
 """What a recording has over its ranks; with the parameters their gradients and state."""
+
+PART: Final = 1.25
+"""How many times its own bytes a parameter's shape has at least, if others have the rest: two parts may not
+be equal."""
+NEAR: Final = 0.01
+"""How much bytes may differ that are taken for equal: of rounding, and of scalars beside the state."""
 
 ROOT = -1
 """What is in no unit."""
@@ -31,36 +39,66 @@ Spans = dict[tuple[int, str], tuple[float, float]]
 
 
 def already(ask: Ask, place: Place, weights: Sequence[Mapping[str, Any]]) -> Sharded | None:
-    """What a job of several ranks has sharded.
+    """What a job of several ranks seems to have sharded over its data-parallel ranks.
 
-    Parameters are, where one has fewer bytes than its shape has; state is, where ranks hold the same bytes of
-    parameters and other bytes of state.
+    Parameters are, where most of their bytes are of ones whose shape has more than tensor parallelism
+    explains; state is, where ranks hold the same bytes of parameters and other bytes of state. Equal shards
+    of state, FSDP1 and ZeRO-3 cannot be told from none.
 
     Args:
-        weights: ``size_bytes``, ``dtype`` and ``shape`` of each parameter of the rank.
+        weights: ``size_bytes``, ``grad_size_bytes``, ``dtype`` and ``shape`` of each parameter of the rank.
     """
-    if any(_is_part(each) for each in weights):
+    of_ranks = ask("rank_coordinates", session=place.session_id).to_pylist()
+    coordinates = [row for row in of_ranks if row["attempt"] == place.attempt]
+    tensor_parallel = 1 + max((row["tp"] or 0 for row in coordinates), default=0)
+    parts = sum(each["size_bytes"] for each in weights if _share(each) > PART * tensor_parallel)
+    if 2 * parts > sum(each["size_bytes"] or 0 for each in weights):
         return "parameters"
     rows = ask("held_at_own_peaks", session=place.session_id, by="category").to_pylist()
-    held: dict[int, dict[str, int]] = {}
+    held: dict[int, Counter[str]] = {}
     for row in rows:
         if (row["device_type"], row["attempt"]) == (place.device_type, place.attempt):
-            held.setdefault(row["rank"], {})[row["group_name"]] = row["bytes_at_rank_peak"]
-    own = held.get(place.rank, {}).get("parameter")
-    states = {each.get(STATE, 0) for each in held.values() if each.get("parameter") == own}
-    return "state" if own and len(states) > 1 and min(states) else None
+            held.setdefault(row["rank"], Counter())[row["group_name"]] += row["bytes_at_rank_peak"]
+    own = held.get(place.rank, Counter())["parameter"]
+    where = {row["rank"]: [row[name] for name in ("tp", "pp", "ep")] for row in coordinates}
+    states = [
+        each[STATE]
+        for rank, each in held.items()
+        if where.get(rank) == where.get(place.rank) and abs(each["parameter"] - own) <= NEAR * own
+    ]
+    trained = sum(each["grad_size_bytes"] or 0 for each in weights) or own
+    return "state" if own and _are_shards(states, trained) else None
 
 
-def _is_part(weight: Mapping[str, Any]) -> bool:
+def _are_shards(states: Sequence[int], trained: int) -> bool:
+    """Whether ranks hold unequal parts of a state, which add up to a whole one or several.
+
+    A whole one has as many bytes as the parameters that are trained, or several times as many. Where a rank
+    holds that much itself, the others lack some for another reason: they peaked before all of it was made, or
+    train less.
+    """
+    differ = max(states) - min(states) > NEAR * max(states)
+    return (
+        min(states) > 0 and differ and _is_whole(sum(states), trained) and not _is_whole(max(states), trained)
+    )
+
+
+def _is_whole(state: int, trained: int) -> bool:
+    times = round(state / trained)
+    return times > 0 and abs(state - times * trained) <= NEAR * state
+
+
+def _share(weight: Mapping[str, Any]) -> float:
+    """How many times the bytes of a parameter its shape has; 1 where that is not known."""
     bits = re.search(r"float(16|32|64)$", weight["dtype"] or "")
     if bits is None or not weight["shape"] or not weight["size_bytes"]:
-        return False
+        return 1
     count = math.prod(int(each) for each in re.findall(r"\d+", weight["shape"]))
-    return bool(count * int(bits[1]) > 8 * weight["size_bytes"])
+    return float(count * int(bits[1]) / (8 * weight["size_bytes"]))
 
 
 def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
-    """Gradients over ranks, and the state (ZeRO-2): reduced as they come, so that DDP's buckets are gone.
+    """Gradients over ranks, and the state (ZeRO-2): reduced as they come, so that copies in buckets are gone.
 
     Args:
         num_ranks: over which.
@@ -69,10 +107,24 @@ def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
     scale = scaled({"gradient": 1 / num_ranks} | ({STATE: 1 / num_ranks} if has_state else {}))
 
     def edit(step: Step, lives: Lives) -> Lives:
-        of_ddp = (step.category[lives.of] == "gradient") & (step.phase[lives.of] != "backward")
-        return scale(step, lives.kept(~of_ddp))
+        return scale(step, lives.kept(~_copies(step, lives)))
 
     return edit
+
+
+def _copies(step: Step, lives: Lives) -> Array:
+    """DDP's buckets, where the gradients that backward made outlive it beside them.
+
+    Elsewhere what backward does not make are the gradients: buckets with gradient_as_bucket_view, or a buffer
+    made at the start.
+    """
+    gradient, backward = step.category[lives.of] == "gradient", step.phase[lives.of] == "backward"
+    buckets = gradient & ~backward
+    last = lives.born[backward].max(initial=step.window.begin)
+    stays = gradient & backward & (lives.died > last)
+    is_copied = 2 * lives.bytes[stays].sum() >= lives.bytes[buckets & (lives.died > last)].sum()
+    copies: Array = buckets & is_copied
+    return copies
 
 
 def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) -> Edit:
@@ -91,8 +143,10 @@ def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) 
             return lives
         whole = _bytes_of_units(step, weights)
         category = step.category[lives.of]
-        buckets = (category == "gradient") & (lives.born <= step.window.begin)
-        shards = np.isin(category, whole_now)
+        is_buffer = (step.phase[lives.of] != "backward") & ~_copies(step, lives)
+        older = (category == "gradient") & (lives.born <= step.window.begin)
+        buckets = older & ~is_buffer
+        shards = np.isin(category, whole_now) | (older & is_buffer)
         edited = lives.changed(bytes=np.where(shards, lives.bytes / num_ranks, lives.bytes))
         gathered = _gathered(spans, whole)
         edited = _reduced(step, edited.kept(~buckets), spans, num_ranks)

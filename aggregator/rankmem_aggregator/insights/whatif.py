@@ -37,6 +37,10 @@ from rankmem_aggregator.insights.windows import (
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNKS: Final = 8
+OVER_RANKS: Final = frozenset({"zero1", "zero2", "fsdp"})
+"""Remedies that save nothing, or less, where the ranks shard already."""
+BEYOND_BOUNDS: Final = frozenset({"state8"})
+"""Remedies of which a training held more than the most."""
 RANKS: Final = 8
 """Over which is sharded where the recording is of one rank and nobody says how many there are to be."""
 FREE: Final = "nothing"
@@ -115,15 +119,19 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
         step = Step.of_window(window)
     except CannotTell as reason:
         return cannot_tell("whatif", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
-    rows = ask("weights", session=session_id, rank=place.rank).to_pylist()
+    last = ask("weights", session=session_id, rank=place.rank).to_pylist()
+    rows = [row for row in last if row["attempt"] == place.attempt]
     weights = {row["name"]: row["size_bytes"] or 0 for row in rows}
     replicas = _replicas(ask, place)
     ranks = request.ranks or (replicas if replicas > 1 else RANKS)
     is_steady = chosen in steady(sizes)
     has = already(ask, place, rows) if replicas > 1 else None
     remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows), has)
-    higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0)
-    return _answer(session_id, place, step, remedies, request, is_steady, has, higher)
+    fit_bytes = request.fit_bytes
+    usable = None if fit_bytes is None else usable_on(place.device_type, fit_bytes, None)
+    higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0, usable)
+    may_be_sharded = replicas > 1 and has != "parameters"
+    return _answer(session_id, place, step, remedies, request, usable, is_steady, has, may_be_sharded, higher)
 
 
 def _replicas(ask: Ask, place: Place) -> int:
@@ -142,7 +150,9 @@ def state_bits(step: Step, weights: Sequence[Mapping[str, Any]]) -> int:
     Args:
         weights: ``dtype`` and ``size_bytes`` of each parameter.
     """
-    halves = [row["size_bytes"] for row in weights if (row["dtype"] or "").endswith("float16")]
+    halves = [
+        row["size_bytes"] for row in weights if row["size_bytes"] and (row["dtype"] or "").endswith("float16")
+    ]
     state = step.window.bytes[step.category == STATE]
     as_large, twice = (state[np.isin(state, np.array(halves, np.int64) * times)].sum() for times in (1, 2))
     return WHOLE_BITS // 2 if as_large > twice else WHOLE_BITS
@@ -323,15 +333,15 @@ def _answer(
     step: Step,
     remedies: Sequence[Remedy],
     request: Request,
+    usable: int | None,
     is_steady: bool,
     has: Sharded | None,
+    may_be_sharded: bool,
     higher: tuple[int, int] | None,
 ) -> Answer:
     lives = step.lives()
     peak, at = lives.peak()
-    usable = None
-    if request.fit_bytes is not None:
-        usable = usable_on(place.device_type, request.fit_bytes, None)
+    highest = max(peak, higher[1] if higher else 0)
     alone = [(each, _row(step, (each,), each.edit(step, lives), peak, usable)) for each in remedies]
     rows = sorted((row for _, row in alone), key=lambda row: -row["saved_bytes"])
     found = None
@@ -344,7 +354,10 @@ def _answer(
         if found is not None and len(found[0]) > 1:
             rows.insert(0, _row(step, found[0], found[1], peak, usable))
     first = rows[0] if found is None else next(r for r in rows if r["remedy"] == _name(found[0]))
-    certainty: Certainty = "predicted" if first["is_measured"] else "suspected"
+    names = frozenset(first["remedy"].split(" + "))
+    is_unsure = may_be_sharded and not OVER_RANKS.isdisjoint(names)
+    is_sure = first["is_measured"] and not is_unsure and BEYOND_BOUNDS.isdisjoint(names)
+    certainty: Certainty = "predicted" if is_sure else "suspected"
     figures = {
         "attempt": place.attempt,
         "rank": place.rank,
@@ -359,17 +372,17 @@ def _answer(
         "higher_step_bytes": higher and higher[1],
         "fit_bytes": request.fit_bytes,
         "usable_bytes": usable,
-        "fits_as_it_is": None if usable is None else bool(peak <= usable),
+        "fits_as_it_is": None if usable is None else bool(highest <= usable),
         "smallest_set": None if found is None else [each.name for each in found[0]],
     }
     helps = first["saved_bytes"] >= peak * FINDING_SHARE
     return Answer(
         question="whatif",
         session_id=session_id,
-        verdict="finding" if (helps if usable is None else peak > usable) else "fine",
+        verdict="finding" if (helps if usable is None else highest > usable) else "fine",
         certainty=certainty,
         sentence=text.sentence(place.name, [first, *rows], figures),
-        error=text.error(first),
+        error=text.error(first, may_be_sharded=is_unsure),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
         notes=text.notes(figures, rows),

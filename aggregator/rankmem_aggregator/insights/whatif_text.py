@@ -12,7 +12,10 @@ Row = Mapping[str, Any]
 
 OUTSIDE: Final = "outside of forward, backward and the optimizer's step"
 NOT_MEASURED: Final = "not held against a training with the change"
+IF_WHOLE: Final = "less or nothing is saved if the ranks shard in equal parts already, which cannot be seen"
 STATE_REMEDIES: Final = ("state16", "state8", "offload")
+IN_BOUNDS: Final = "between least and most in 17 trainings"
+BEYOND_BOUNDS: Final = "torchao's 8 bits without its compiler held up to 65 % more"
 ON_OPTIMIZER: Final = (
     "how the optimizer computes: at least with nothing beside its state, as fused kernels and a step on the "
     "host do, at most with the state of one parameter unpacked and each result a tensor"
@@ -43,17 +46,20 @@ def sentence(name: str, rows: Sequence[Row], figures: Figures) -> str:
 def _fitting(name: str, first: Row, figures: Figures, peak: str) -> str:
     usable = bytes_text(figures["usable_bytes"])
     if figures["fits_as_it_is"]:
-        fits = f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
-        if figures["higher_step"] is None:
-            return fits
-        return f"{fits}; but step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'])}"
+        return f"the peak of a step on {name} is {peak}, which fits in {usable} as it is"
+    beyond = f"step {figures['higher_step']} held {bytes_text(figures['higher_step_bytes'] or 0)}"
+    does_not = (figures["higher_step_bytes"] or 0) > figures["usable_bytes"]
+    if figures["peak_bytes"] <= figures["usable_bytes"]:
+        own = f"the peak of step {figures['step']} is {peak}"
+        return f"{beyond} on {name}, which does not fit in {usable}; {own}"
     if figures["smallest_set"] is None:
         peak_of = f"the peak of a step on {name}, {peak}"
         return f"no set of measured remedies is sure to bring {peak_of}, into {usable}"
-    return (
+    text = (
         f"to fit in {usable} on {name}: {first['what']}; the peak of a step is then {_after(first)} "
         f"instead of {peak}"
     )
+    return f"{text}; but {beyond}, and these figures do not cover it" if does_not else text
 
 
 def _is_open(row: Row) -> bool:
@@ -70,21 +76,35 @@ def _after(row: Row) -> str:
     return f"{bytes_text(row['peak_after_least_bytes'])} to {most}" if _is_open(row) else most
 
 
-def error(first: Row) -> str:
-    """How far the figures may be off."""
+def error(first: Row, *, may_be_sharded: bool = False) -> str:
+    """How far the figures may be off.
+
+    Args:
+        first: the row of the sentence.
+        may_be_sharded: it shards over ranks, which may have done so already.
+    """
+    found = _error(first)
+    return f"{found}; {IF_WHOLE}" if may_be_sharded else found
+
+
+def _error(first: Row) -> str:
     if not first["is_measured"]:
         return f"this edit was {NOT_MEASURED}"
     if "fsdp" in first["remedy"]:
         return "within 5 % where FSDP was tried"
-    found = "within 1 % where it was tried; bytes that are requested, without fragmentation"
+    names = first["remedy"].split(" + ")
+    is_of_state = any(name in STATE_REMEDIES for name in names)
+    tried = IN_BOUNDS if is_of_state else "within 1 % where it was tried"
+    if "state8" in names:
+        tried += f"; {BEYOND_BOUNDS}"
+    found = f"{tried}; bytes that are requested, without fragmentation"
     if not _is_open(first):
         return found
-    names = first["remedy"].split(" + ")
     depends = [
         text
         for text, is_meant in (
             ("when a checkpoint lets go of a block within its forward", any(map(_is_checkpoint, names))),
-            (ON_OPTIMIZER, any(name in STATE_REMEDIES for name in names)),
+            (ON_OPTIMIZER, is_of_state),
         )
         if is_meant
     ]
@@ -112,16 +132,19 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
     if figures["higher_step"] is not None:
         held = f"{bytes_text(figures['higher_step_bytes'])}"
-        found.append(f"step {figures['higher_step']} held more, {held}: nothing here is told of it")
+        found.append(f"step {figures['higher_step']} held more, {held}: these figures do not cover it")
     if figures["sharded"]:
-        what = {"state": "the optimizer's state is", "parameters": "parameters, gradients and state are"}
-        found.append(f"{what[figures['sharded']]} sharded over ranks already")
+        what = {"state": "the optimizer's state seems", "parameters": "parameters, gradients and state seem"}
+        found.append(f"{what[figures['sharded']]} to be sharded over ranks already")
+    if not any(row["remedy"] == "fsdp" for row in rows):
+        found.append(f"no FSDP: the parameters of attempt {figures['attempt']} are not known by name")
     idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
     if idle:
         found.append(f"nothing is saved here by {', '.join(idle)}")
     named = [row["remedy"] for row in rows if row["remedy"] in STATE_REMEDIES and _is_open(row)]
     if named:
-        found.append(f"the range of {', '.join(named)} depends on {ON_OPTIMIZER}")
+        beyond = f"; {BEYOND_BOUNDS}" if "state8" in named else ""
+        found.append(f"the range of {', '.join(named)} depends on {ON_OPTIMIZER}{beyond}")
     if not all(row["is_measured"] for row in rows):
         found.append(f"measured, no: {NOT_MEASURED}")
     return tuple(found)

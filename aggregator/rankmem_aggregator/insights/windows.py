@@ -218,20 +218,26 @@ HIGHER_SHARE: Final = 1.01
 """A step that held so much more than the one that is looked at is named beside it."""
 
 
-def higher_step(steps: Sequence[StepSize], step: int, peak_bytes: int) -> tuple[int, int] | None:
+def higher_step(
+    steps: Sequence[StepSize], step: int, peak_bytes: int, usable_bytes: int | None = None
+) -> tuple[int, int] | None:
     """The step that held most, and its bytes, where that is more than the peak of the one looked at.
+
+    It is by HIGHER_SHARE, or as little as decides what fits.
 
     The first is left out: what it holds more is the start's.
 
     Args:
         steps: all of the device, in order.
         step, peak_bytes: what is looked at.
+        usable_bytes: of the device that it should fit in.
     """
     rest = [each for each in steps[1:] if each.peak_bytes is not None and each.step != step]
     top = max(rest, key=lambda each: each.peak_bytes or 0, default=None)
-    if top is None or top.peak_bytes is None or top.peak_bytes <= HIGHER_SHARE * peak_bytes:
+    if top is None or top.peak_bytes is None:
         return None
-    return top.step, top.peak_bytes
+    decides = usable_bytes is not None and peak_bytes <= usable_bytes < top.peak_bytes
+    return (top.step, top.peak_bytes) if decides or top.peak_bytes > HIGHER_SHARE * peak_bytes else None
 
 
 def _window(rows: pa.Table, place: Place, size: StepSize, begin: int) -> Window:
