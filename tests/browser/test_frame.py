@@ -292,11 +292,7 @@ def test_what_was_asked_early_and_does_not_fit_is_asked_again(page: OpenPage) ->
     page.open()
     session, whole = page.state("s"), page.drawn("heat")
     page.requests.clear()
-    page.tab.add_init_script(
-        """const { get } = Object.getOwnPropertyDescriptor(Element.prototype, "clientWidth");
-        Object.defineProperty(Element.prototype, "clientWidth", {
-            get() { return this === document.documentElement ? 700 : get.call(this); } });"""
-    )
+    page.tab.add_init_script("Object.defineProperty(window, 'innerWidth', {value: 700})")
     page.open(s=session)
     assert times_asked(page, "/heat?") == [2], "another window was expected"
     assert page.drawn("heat") == whole

@@ -12,7 +12,7 @@ export const API = "api/v1/";
 export const HEAT_ROWS = 264;
 const BINS = 32;
 export const binsOf = (px) => Math.max(BINS, Math.min(1024, BINS * Math.round(px / 2 / BINS)));
-const ASIDE_PX = 58; // beside the heat map, whose scroll bar has its place always
+const ASIDE_PX = 58; // beside the heat map
 const OF_HEAT = ["from", "to", "mode", "group", "order", "figure", "line", "type"];
 
 // The state of the session that the page shows; what was asked for early is of that, or asked again.
@@ -57,7 +57,7 @@ export function begin(id, given, after = undefined) {
   const session = `s/${encodeURIComponent(id)}`;
   ask(`${API}${session}/job`, {}, after);
   if ((given.get("view") ?? FIRST) !== FIRST || OF_HEAT.some((key) => given.get(key))) return;
-  const heat = fetched(`${API}${session}/heat?bins=${binsOf(document.documentElement.clientWidth - ASIDE_PX)}&rows=${HEAT_ROWS}`, {}, after);
+  const heat = fetched(`${API}${session}/heat?bins=${binsOf(innerWidth - ASIDE_PX)}&rows=${HEAT_ROWS}`, {}, after);
   const bytes = heat.then((response) => (response.ok ? response.arrayBuffer() : null));
   bytes.catch(() => {});
   wholes.set(`${session}/heat`, bytes);
