@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from rankmem_aggregator.insights.diff_text import moved
 from rankmem_aggregator.insights.moved import Part, paired
-from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed
+from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed, shapes_of
 
 NET = {
     "Net": "Net",
@@ -168,3 +169,13 @@ def test_parts_of_a_renamed_class_are_one_and_what_was_renamed_is_told_once(
     found = paired(base, head, NAMES)
     assert [(pair.moved_from(), moved([pair])) for pair in found] == told
     assert moved(found) == [text for _, texts in told for text in texts]
+
+
+@pytest.mark.parametrize(("attempt", "found"), [(1, {"up.weight": "[4, 4]"}), (0, {})])
+def test_shapes_of_another_attempt_are_not_those_of_this_one(attempt: int, found: dict[str, str]) -> None:
+    rows = [
+        {"attempt": 1, "name": "up.weight", "shape": "[4, 4]"},
+        {"attempt": 1, "name": "old.weight", "shape": None},
+    ]
+    ask = lambda *_, **__: pa.Table.from_pylist(rows)  # noqa: E731
+    assert shapes_of(ask, "0", attempt=attempt, rank=0) == found

@@ -93,3 +93,11 @@ def test_a_class_that_one_side_lacks_stays_in_its_place() -> None:
     """It may have another name there, or be replaced: classes tell that."""
     base = Tree(classes={"norm": ""}, shapes={}, code={})
     assert moved(base, Tree(classes={"norm": "RMSNorm"}, shapes={}, code={}), {}) == Moved()
+
+
+def test_a_deep_chain_and_modules_without_a_name_are_no_trouble() -> None:
+    deep = [".".join("x" * count) for count in range(1, 2000)]
+    base = Tree(classes=dict.fromkeys(["a", "", ".b", "c..d", *deep], "Mlp"), shapes={}, code={})
+    head = Tree(classes=dict.fromkeys(["a", *(f"y.{each}" for each in deep)], "Mlp"), shapes={}, code={})
+    found = moved(base, head, {})
+    assert (found.gone, found.new) == (("x",), ("y",))

@@ -105,16 +105,17 @@ def classes_of(ask: Ask, session_id: str, *, attempt: int, rank: int) -> dict[st
     return {row["module"]: row["class"] for row in rows}
 
 
-def shapes_of(ask: Ask, session_id: str, *, rank: int) -> dict[str, str]:
-    """By name the shapes of a rank's parameters, as far as they were recorded.
+def shapes_of(ask: Ask, session_id: str, *, attempt: int, rank: int) -> dict[str, str]:
+    """By name the shapes of a rank's parameters, as far as they were recorded in this attempt.
 
     Args:
         ask: asks a named query.
         session_id: full id.
-        rank: whose.
+        attempt, rank: whose.
     """
+    # Answered of the last attempt that reported any, which may be another one.
     rows = ask("weights", session=session_id, rank=rank).to_pylist()
-    return {row["name"]: row["shape"] for row in rows if row["shape"]}
+    return {row["name"]: row["shape"] for row in rows if row["shape"] and row["attempt"] == attempt}
 
 
 def renamed(base: Code, head: Code) -> Renamed:

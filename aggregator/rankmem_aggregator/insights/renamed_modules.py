@@ -11,7 +11,8 @@ module. Of several that could be each other none is taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -63,9 +64,15 @@ class Tree:
         """By path the modules directly within, in order."""
         found: dict[str, dict[str, None]] = {}
         for path in self.classes:
-            parts = path.split(".")
-            for count in range(len(parts)):
-                found.setdefault(".".join(parts[:count]), {})[".".join(parts[: count + 1])] = None
+            each = path
+            # A path without a name in it is in no tree. What is around a known module is known as well.
+            while each and all(path.split(".")):
+                around = each.rpartition(".")[0]
+                members = found.setdefault(around, {})
+                if each in members:
+                    break
+                members[each] = None
+                each = around
         return {path: list(members) for path, members in found.items()}
 
     @cached_property
@@ -78,10 +85,12 @@ class Tree:
         return found
 
     def within(self, path: str) -> Iterator[str]:
-        """A module and all in it."""
-        yield path
-        for child in self.children.get(path, ()):
-            yield from self.within(child)
+        """A module and all in it, each before what it holds."""
+        left = [path]
+        while left:
+            each = left.pop()
+            yield each
+            left += reversed(self.children.get(each, ()))
 
     def code_within(self, path: str) -> Code:
         """What made blocks in a module or in what it holds."""
@@ -96,10 +105,20 @@ class Tree:
         members = self.children.get(path, ()) if self.is_list(path) else [path]
         return {self.classes.get(each, SEQUENTIAL) for each in members}
 
-    def whole(self, path: str) -> Any:
-        """All that is known of a module but its name: the same for the same."""
-        members = [(each.rpartition(".")[2], self.whole(each)) for each in self.children.get(path, ())]
-        return self.classes.get(path), tuple(self.own_shapes.get(path, ())), tuple(members)
+    def whole(self, known: dict[Hashable, int]) -> dict[str, int]:
+        """By path a number for all that is known of a module but its name and code: the same for the same.
+
+        Args:
+            known: the numbers so far, of this tree and others.
+        """
+        found: dict[str, int] = {}
+        for path in reversed(list(self.within(""))):
+            members = tuple(
+                (each.rpartition(".")[2], found[each]) for each in self.children.get(path, ())
+            )
+            key = (self.classes.get(path), tuple(self.own_shapes.get(path, ())), members)
+            found[path] = known.setdefault(key, len(known))
+        return found
 
 
 def moved(base: Tree, head: Tree, names: Mapping[str, str]) -> Moved:
@@ -109,7 +128,7 @@ def moved(base: Tree, head: Tree, names: Mapping[str, str]) -> Moved:
         names: by a path of base that in head, where only classes have other names.
     """
     finder = _Finder(base, head, names)
-    finder.match("", "")
+    finder.match()
     finder.match_elsewhere()
     sides = ((finder.gone, finder.paths.keys()), (finder.new, finder.paths.values()))
     gone, new = (tuple(each for each in alone if each not in known) for alone, known in sides)
@@ -125,9 +144,15 @@ class _Finder:
         self.unclear: list[Unclear] = []
         self.gone: list[str] = []
         self.new: list[str] = []
+        self._left: deque[tuple[str, str]] = deque()
 
-    def match(self, one: str, other: str) -> None:
-        """Finds what is in a module of base in that of head."""
+    def match(self) -> None:
+        """Finds what is in each module of base in that of head, from the roots down."""
+        self._left.append(("", ""))
+        while self._left:
+            self._match_in(*self._left.popleft())
+
+    def _match_in(self, one: str, other: str) -> None:
         here = dict.fromkeys(self.head.children.get(other, ()))
         gone = []
         for child in self.base.children.get(one, ()):
@@ -135,7 +160,7 @@ class _Finder:
             same = f"{other}.{name}" if other else name
             if same in here and not self._are_others(child, same):
                 del here[same]
-                self.match(child, same)
+                self._left.append((child, same))
             else:
                 gone.append(child)
         possible = {child: [each for each in here if self._may_be(child, each)] for child in gone}
@@ -143,7 +168,7 @@ class _Finder:
         for child in gone:
             if len(possible[child]) == 1 and len(claimed[possible[child][0]]) == 1:
                 self.paths[child] = possible[child][0]
-                self.match(child, possible[child][0])
+                self._left.append((child, possible[child][0]))
             elif not possible[child]:
                 self.gone.append(child)
         self.new += [each for each in here if not claimed[each]]
@@ -157,10 +182,12 @@ class _Finder:
     def match_elsewhere(self) -> None:
         """Finds what was put into another module, or taken out of one, and is otherwise the same."""
         sides = []
+        known: dict[Hashable, int] = {}
         for tree, tops in ((self.base, self.gone), (self.head, self.new)):
-            found: dict[Any, list[str]] = {}
+            found: dict[tuple[int, Code], list[str]] = {}
+            whole = tree.whole(known) if tops else {}
             for path in (each for top in tops for each in tree.within(top)):
-                found.setdefault((tree.whole(path), tree.code_within(path)), []).append(path)
+                found.setdefault((whole[path], tree.code_within(path)), []).append(path)
             sides.append(found)
         own, other = sides
         alike = [(own[key], other[key], key[1]) for key in own if key in other]

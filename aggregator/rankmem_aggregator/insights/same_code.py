@@ -115,7 +115,7 @@ class _Names:
             Code(
                 classes=_classes(ask, side[0]),
                 made={part.made() for part in made},
-                shapes=shapes_of(ask, side[0].place.session_id, rank=side[0].place.rank),
+                shapes=_shapes(ask, side[0]),
             )
             for ask, side, made in zip(asks, (own, other), parts, strict=True)
         )
@@ -216,3 +216,8 @@ def _without_lines(window: Window) -> Window:
 def _classes(ask: Ask, window: Window) -> dict[str, str]:
     place = window.place
     return classes_of(ask, place.session_id, attempt=place.attempt, rank=place.rank)
+
+
+def _shapes(ask: Ask, window: Window) -> dict[str, str]:
+    place = window.place
+    return shapes_of(ask, place.session_id, attempt=place.attempt, rank=place.rank)
