@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from rankmem_aggregator.insights.diff_text import moved as told_of
+from rankmem_aggregator.insights.moved import Part, paired
+from rankmem_aggregator.insights.renamed_classes import Renamed
 from rankmem_aggregator.insights.renamed_modules import Moved, Tree, Unclear, moved
 
 ATTENTION = frozenset({("Attention.forward", "aten::softmax"), ("Attention.forward", "aten::matmul")})
@@ -77,7 +80,9 @@ def test_another_class_other_parameters_and_other_code_are_another_module() -> N
     assert moved(base, changed(tree(b="Mlp"), shapes={"b.weight": "[4]"}), {}) == NOT_MATCHED
     other = changed(tree(b="Mlp"), code={"b": frozenset({("Net.forward", "aten::gelu")})})
     assert moved(base, other, {}) == NOT_MATCHED
-    most = changed(tree(b="Mlp"), code={"b": {("Mlp.forward", each) for each in ("aten::sin", "aten::cos")}})
+    most = changed(
+        tree(b="Mlp"), code={"b": frozenset(("Mlp.forward", f"aten::{each}") for each in ("sin", "cos"))}
+    )
     assert moved(base, most, {}) == NOT_MATCHED
     more = changed(tree(b="Mlp"), code={"b": MLP | {("Mlp.forward", "aten::sin")}})
     assert moved(base, more, {}).paths == {"a": "b"}
@@ -101,3 +106,23 @@ def test_a_deep_chain_and_modules_without_a_name_are_no_trouble() -> None:
     head = Tree(classes=dict.fromkeys(["a", *(f"y.{each}" for each in deep)], "Mlp"), shapes={}, code={})
     found = moved(base, head, {})
     assert (found.gone, found.new) == (("x",), ("y",))
+
+
+def test_many_modules_that_could_be_each_other_are_named_in_part_and_compared_by_what_they_share() -> None:
+    names = [[f"{name}{number}" for number in range(2000)] for name in ("layer", "block")]
+    base, head = (tree(**dict.fromkeys(own, "Mlp")) for own in names)
+    found = moved(base, head, {})
+    assert found == Moved(unclear=(Unclear(tuple(names[0]), tuple(names[1])),))
+    parts = [[Part("activation", "a.py", "f", "aten::mm", path) for path in own] for own in names]
+    (pair,) = paired(*parts, Renamed(moved=found))
+    (told,) = told_of([pair])
+    assert told.startswith("module layer0, layer1, layer2, layer3, layer4, layer5 and 1,994 more -> block0, ")
+    assert len(told) < 300
+
+
+def test_one_group_has_all_that_could_be_each_other_over_others() -> None:
+    """b could be x alone, a could be both."""
+    some, other = frozenset({("f", "1"), ("f", "2")}), frozenset({("f", "3"), ("f", "4")})
+    base = Tree(classes=dict.fromkeys("ab", "Mlp"), shapes={}, code={"a": some | other, "b": some})
+    head = Tree(classes=dict.fromkeys("xy", "Mlp"), shapes={}, code={"x": some, "y": other})
+    assert moved(base, head, {}).unclear == (Unclear(("a", "b"), ("x", "y")),)

@@ -16,8 +16,10 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from rankmem_aggregator.insights.renamed_classes import Made, Renamed
-from rankmem_aggregator.insights.renamed_modules import Unclear, without_numbers
+from rankmem_aggregator.insights.renamed_modules import Unclear, place_in, without_numbers
 
+NAMES_MAX: Final = 6
+"""Of modules that could be each other, on a side."""
 NOT_RENAMED: Final = Renamed()
 
 
@@ -59,8 +61,9 @@ class Pair:
 
     def _unclear(self) -> list[Unclear]:
         """The modules that could be each other and that it is in."""
-        groups = self.renamed.moved.unclear
-        return [each for each in groups if any(is_in(part.module, each.base) for part in self.base)]
+        known = self.renamed.moved.unclear_of_base
+        places = dict.fromkeys(place_in(part.module, known) for part in self.base)
+        return [self.renamed.moved.unclear[known[each]] for each in places if each is not None]
 
     def name(self) -> Part:
         """What they share, with the places of head, or of base where head has none."""
@@ -91,7 +94,7 @@ class Pair:
             for each in (self.renamed.moved_place(part.module) for part in self.base)
             if each is not None
         ]
-        groups = [(f"module {', '.join(each.base)}", ", ".join(each.head)) for each in self._unclear()]
+        groups = [(f"module {_some(each.base)}", _some(each.head)) for each in self._unclear()]
         places = self._differ([part.called(self.renamed) for part in self.base], ("file", "function"))
         return [
             *dict.fromkeys([*classes, *modules, *groups]),
@@ -121,8 +124,10 @@ def paired(base: Iterable[Part], head: Iterable[Part], renamed: Renamed = NOT_RE
         sides = {part: alike(called[part]) for part in gone}, {part: alike(part) for part in new}
         found = [Pair(base=own, head=other, renamed=renamed) for own, other in _alike(*sides, at_most)]
         pairs += found
-        gone = [part for part in gone if not any(part in pair.base for pair in found)]
-        new = [part for part in new if not any(part in pair.head for pair in found)]
+        in_base = {part for pair in found for part in pair.base}
+        in_head = {part for pair in found for part in pair.head}
+        gone = [part for part in gone if part not in in_base]
+        new = [part for part in new if part not in in_head]
     return pairs + [Pair(base=(part,)) for part in gone] + [Pair(head=(part,)) for part in new]
 
 
@@ -140,6 +145,12 @@ def _alike(
     ]
 
 
+def _some(paths: Sequence[str]) -> str:
+    """Some paths of modules, at most :data:`NAMES_MAX`."""
+    more = len(paths) - NAMES_MAX
+    return ", ".join(paths[:NAMES_MAX]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def _of_siblings(base: str, head: str) -> tuple[str, str]:
     """Paths of a module on both sides, for all of its siblings where they have the same numbers."""
     numbers = [[part for part in path.split(".") if part.isdigit()] for path in (base, head)]
@@ -148,20 +159,18 @@ def _of_siblings(base: str, head: str) -> tuple[str, str]:
     return f"module {base}", head
 
 
-def is_in(module: str | None, places: Iterable[str]) -> bool:
-    """Whether a module is one of these, or in one."""
-    return module is not None and any(f"{module}.".startswith(f"{place}.") for place in places)
-
-
 def _in_group(groups: Sequence[Unclear]) -> Callable[[Part], Hashable]:
     """What parts have in common whose modules could be each other."""
+    numbers: dict[str, int] = {}
+    for number, group in enumerate(groups):
+        for path in (*group.base, *group.head):
+            numbers.setdefault(path, number)
 
     def key(part: Part) -> Hashable:
-        for number, group in enumerate(groups):
-            for place in (*group.base, *group.head):
-                if is_in(part.module, [place]):
-                    return number, part._replace(module=(part.module or "")[len(place) :])
-        return part
+        place = place_in(part.module, numbers)
+        if place is None:
+            return part
+        return numbers[place], part._replace(module=(part.module or "")[len(place) :])
 
     return key
 

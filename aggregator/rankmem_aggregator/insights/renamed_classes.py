@@ -69,11 +69,7 @@ class Renamed:
 
     def moved_place(self, path: str | None) -> str | None:
         """The module that head has elsewhere and that this one is, or is in; the innermost."""
-        if path is None or not self.moved.paths:
-            return None
-        parts = path.split(".")
-        places = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-        return next((each for each in places if each in self.moved.paths), None)
+        return modules.place_in(path, self.moved.paths)
 
     def _by_class(self, path: str | None) -> str | None:
         if path is None or not any(name in path for name in self.classes):

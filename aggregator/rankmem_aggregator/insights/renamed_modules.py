@@ -12,7 +12,7 @@ module. Of several that could be each other none is taken.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
@@ -36,7 +36,7 @@ class Unclear(NamedTuple):
     head: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Moved:
     """Modules of base that head has elsewhere."""
 
@@ -46,6 +46,16 @@ class Moved:
     gone: Sequence[str] = ()
     """Modules of base that are none of head, the outermost."""
     new: Sequence[str] = ()
+
+    @cached_property
+    def unclear_of_base(self) -> Mapping[str, int]:
+        """By a path of base the place in :attr:`unclear` of its group."""
+        return {path: place for place, each in enumerate(self.unclear) for path in each.base}
+
+    @cached_property
+    def unclear_of_head(self) -> Mapping[str, int]:
+        """By a path of head the place in :attr:`unclear` of its group."""
+        return {path: place for place, each in enumerate(self.unclear) for path in each.head}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +102,16 @@ class Tree:
             yield each
             left += reversed(self.children.get(each, ()))
 
-    def code_within(self, path: str) -> Code:
-        """What made blocks in a module or in what it holds."""
-        return frozenset().union(*(self.code.get(each, frozenset()) for each in self.within(path)))
+    @cached_property
+    def code_within(self) -> Mapping[str, Code]:
+        """By path what made blocks in a module or in what it holds."""
+        found: dict[str, Code] = {}
+        known: dict[Code, Code] = {}
+        for path in reversed(list(self.within(""))):
+            parts = [self.code.get(path, frozenset()), *(found[each] for each in self.children.get(path, ()))]
+            code = frozenset().union(*dict.fromkeys(parts))
+            found[path] = known.setdefault(code, code)
+        return found
 
     def is_list(self, path: str) -> bool:
         """Whether a module is but a list of others."""
@@ -113,9 +130,7 @@ class Tree:
         """
         found: dict[str, int] = {}
         for path in reversed(list(self.within(""))):
-            members = tuple(
-                (each.rpartition(".")[2], found[each]) for each in self.children.get(path, ())
-            )
+            members = tuple((each.rpartition(".")[2], found[each]) for each in self.children.get(path, ()))
             key = (self.classes.get(path), tuple(self.own_shapes.get(path, ())), members)
             found[path] = known.setdefault(key, len(known))
         return found
@@ -163,21 +178,21 @@ class _Finder:
                 self._left.append((child, same))
             else:
                 gone.append(child)
-        possible = {child: [each for each in here if self._may_be(child, each)] for child in gone}
-        claimed = {each: [child for child in gone if each in possible[child]] for each in here}
-        for child in gone:
-            if len(possible[child]) == 1 and len(claimed[possible[child][0]]) == 1:
-                self.paths[child] = possible[child][0]
-                self._left.append((child, possible[child][0]))
-            elif not possible[child]:
-                self.gone.append(child)
-        self.new += [each for each in here if not claimed[each]]
-        groups = {
-            Unclear(tuple(claimed[possible[child][0]]), tuple(possible[child]))
-            for child in gone
-            if len(possible[child]) > 1 or (possible[child] and len(claimed[possible[child][0]]) > 1)
-        }
-        self.unclear += sorted(groups)
+        sides = _alike(self.base, gone), _alike(self.head, here)
+        places = [{each: place for place, each in enumerate(side)} for side in (gone, here)]
+        taken: set[str] = set()
+        for own, now in _that_may_be_each_other(*sides):
+            taken.update(own, now)
+            if len(own) == len(now) == 1:
+                self.paths[own[0]] = now[0]
+                self._left.append((own[0], now[0]))
+            else:
+                inorder = zip((own, now), places, strict=True)
+                self.unclear.append(
+                    Unclear(*(tuple(sorted(side, key=at.__getitem__)) for side, at in inorder))
+                )
+        self.gone += [child for child in gone if child not in taken]
+        self.new += [each for each in here if each not in taken]
 
     def match_elsewhere(self) -> None:
         """Finds what was put into another module, or taken out of one, and is otherwise the same."""
@@ -187,14 +202,14 @@ class _Finder:
             found: dict[tuple[int, Code], list[str]] = {}
             whole = tree.whole(known) if tops else {}
             for path in (each for top in tops for each in tree.within(top)):
-                found.setdefault((whole[path], tree.code_within(path)), []).append(path)
+                found.setdefault((whole[path], tree.code_within[path]), []).append(path)
             sides.append(found)
         own, other = sides
         alike = [(own[key], other[key], key[1]) for key in own if key in other]
         pairs = [(one[0], now[0]) for one, now, code in alike if len(one) == len(now) == 1 and code]
+        elsewhere = dict(pairs)
         for one, now in sorted(pairs):
-            around = [each for each, _ in pairs if one.startswith(f"{each}.")]
-            if not around:
+            if not any(around in elsewhere for around in _around(one)):
                 self.paths[one] = now
 
     def _are_others(self, one: str, other: str) -> bool:
@@ -202,15 +217,77 @@ class _Finder:
         kinds = self.base.kinds(one), self.head.kinds(other)
         return all(kinds[0] | kinds[1]) and not kinds[0] & kinds[1]
 
-    def _may_be(self, one: str, other: str) -> bool:
-        kinds = self.base.kinds(one), self.head.kinds(other)
-        if self.base.is_list(one) != self.head.is_list(other) or not holds(*kinds):
+
+class _Look(NamedTuple):
+    """What modules that are alike have in common."""
+
+    is_list: bool
+    own_shapes: tuple[tuple[str, str], ...]
+    kinds: frozenset[str]
+    code: Code
+
+    @classmethod
+    def of(cls, tree: Tree, path: str) -> _Look:
+        """What one module has."""
+        return cls(
+            is_list=tree.is_list(path),
+            own_shapes=tuple(tree.own_shapes.get(path, ())),
+            kinds=frozenset(tree.kinds(path)),
+            code=tree.code_within[path],
+        )
+
+    def may_be(self, other: _Look) -> bool:
+        """Whether modules that look like this may be those of the other side; of the same shapes."""
+        if not holds(self.kinds, other.kinds):
             return False
-        if self.base.own_shapes.get(one, []) != self.head.own_shapes.get(other, []):
-            return False
-        code = self.base.code_within(one), self.head.code_within(other)
-        shared, all_code = code[0] & code[1], code[0] | code[1]
-        return not all_code or holds(*code) or len(shared) >= SHARED_LEAST * len(all_code)
+        shared, all_code = self.code & other.code, self.code | other.code
+        return not all_code or holds(self.code, other.code) or len(shared) >= SHARED_LEAST * len(all_code)
+
+
+def _alike(tree: Tree, paths: Iterable[str]) -> dict[_Look, list[str]]:
+    found: dict[_Look, list[str]] = {}
+    for path in paths:
+        found.setdefault(_Look.of(tree, path), []).append(path)
+    return found
+
+
+def _that_may_be_each_other(
+    base: Mapping[_Look, list[str]], head: Mapping[_Look, list[str]]
+) -> Iterator[tuple[list[str], list[str]]]:
+    """Modules of both sides, of which each may be one of the others and none may be one of another group."""
+    of_shapes: dict[tuple[Any, ...], list[_Look]] = {}
+    for look in head:
+        of_shapes.setdefault(look[:2], []).append(look)
+    linked: dict[tuple[int, _Look], list[tuple[int, _Look]]] = {}
+    for one in base:
+        for other in of_shapes.get(one[:2], ()):
+            if one.may_be(other):
+                linked.setdefault((0, one), []).append((1, other))
+                linked.setdefault((1, other), []).append((0, one))
+    done: set[tuple[int, _Look]] = set()
+    for start in linked:
+        group, left = ([], []), [start]  # type: tuple[list[str], list[str]], list[tuple[int, _Look]]
+        while left:
+            each = left.pop()
+            if each not in done:
+                done.add(each)
+                group[each[0]].extend((base, head)[each[0]][each[1]])
+                left += linked[each]
+        if group[0]:
+            yield group
+
+
+def _around(path: str) -> Iterator[str]:
+    """The paths of the modules that one is in, the innermost first."""
+    while path := path.rpartition(".")[0]:
+        yield path
+
+
+def place_in(module: str | None, places: Collection[str]) -> str | None:
+    """Which of some modules this one is, or is in; the innermost."""
+    if not module or not places:
+        return None
+    return next((each for each in (module, *_around(module)) if each in places), None)
 
 
 def without_numbers(path: str) -> str:
