@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from rankmem_aggregator.insights.diff_text import moved as told_of
+from rankmem_aggregator.insights.diff_text import same_text
 from rankmem_aggregator.insights.moved import Part, paired
-from rankmem_aggregator.insights.renamed_classes import Renamed
+from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed
 from rankmem_aggregator.insights.renamed_modules import Moved, Tree, Unclear, moved
 
 ATTENTION = frozenset({("Attention.forward", "aten::softmax"), ("Attention.forward", "aten::matmul")})
@@ -27,7 +28,8 @@ def tree(**members: str | Mapping[str, str]) -> Tree:
     code = {
         path: {"Attention": ATTENTION, "Mlp": MLP}.get(each, frozenset()) for path, each in classes.items()
     }
-    return Tree(classes=classes, shapes={}, code=code)
+    shapes = {f"{path}.weight": "[8]" for path, each in classes.items() if each in ("Attention", "Mlp")}
+    return Tree(classes=classes, shapes=shapes, code=code)
 
 
 def changed(one: Tree, **columns: Mapping[str, object]) -> Tree:
@@ -122,7 +124,82 @@ def test_many_modules_that_could_be_each_other_are_named_in_part_and_compared_by
 
 def test_one_group_has_all_that_could_be_each_other_over_others() -> None:
     """b could be x alone, a could be both."""
+    root = {"weight": "[1]"}
     some, other = frozenset({("f", "1"), ("f", "2")}), frozenset({("f", "3"), ("f", "4")})
-    base = Tree(classes=dict.fromkeys("ab", "Mlp"), shapes={}, code={"a": some | other, "b": some})
-    head = Tree(classes=dict.fromkeys("xy", "Mlp"), shapes={}, code={"x": some, "y": other})
+    base = Tree(classes=dict.fromkeys("ab", "Mlp"), shapes=root, code={"a": some | other, "b": some})
+    head = Tree(classes=dict.fromkeys("xy", "Mlp"), shapes=root, code={"x": some, "y": other})
     assert moved(base, head, {}).unclear == (Unclear(("a", "b"), ("x", "y")),)
+
+
+def unknown(path: str, *operators: str, shape: str | None = "[8]", **more: str) -> Tree:
+    """A module whose class the other side lacks, and others that both have."""
+    code = frozenset((".forward", f"aten::{each}") for each in operators)
+    shapes = {f"{path}.weight": shape} if shape else {"other.weight": "[1]"}
+    around = {path.rpartition(".")[0]: "Mlp"} if "." in path else {}
+    return Tree(classes={**around, path: "", **more}, shapes=shapes, code={path: code})
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        # One operator and parameters of one shape, elsewhere or in one module.
+        (unknown("enc.norm", "mul", dec="Mlp"), unknown("dec.gate", "mul", enc="Mlp")),
+        (unknown("norm", "mul"), unknown("gate", "mul")),
+        (unknown("enc.a", "mul", "add", dec="Mlp"), unknown("dec.b", "mul", "add", enc="Mlp")),
+        # Half of the code.
+        (unknown("attn", "mm", "softmax", "add"), unknown("mixer", "mm", "softmax", "conv1d")),
+        # No parameters, or others.
+        (unknown("a", "mul", "add", shape=None), unknown("b", "mul", "add", shape=None)),
+        (unknown("a", "mul", "add"), unknown("b", "mul", "add", shape="[4]")),
+        # A known part of unknown modules.
+        (unknown("a", "mul", "add", **{"a.up": "Linear"}), unknown("b", "mul", **{"b.up": "Linear"})),
+        # Lists of lists.
+        (Tree(classes={"a.0.0": "", "a.0": "Sequential"}, shapes={"a.0.0.w": "[8]"}, code={"a.0.0": MLP}),
+         Tree(classes={"b.0.0": "", "b.0": "Sequential"}, shapes={"b.0.0.w": "[8]"}, code={"b.0.0": MLP})),
+    ],
+)  # fmt: skip
+def test_modules_of_classes_that_one_side_lacks_are_not_taken_for_each_other(base: Tree, head: Tree) -> None:
+    found = moved(base, head, {})
+    assert (found.paths, found.unclear) == ({}, ())
+    assert found.gone
+    assert found.new
+
+
+def test_a_parameterless_module_and_one_within_an_unknown_class_are_not_found_elsewhere() -> None:
+    gelu = frozenset({("gelu", "aten::gelu")})
+    both = {"enc": "Mlp", "dec": "Mlp"}
+    base, head = (
+        Tree(classes={**both, at: "GELU"}, shapes={"w": "[1]"}, code={at: gelu}) for at in ("enc.a", "dec.b")
+    )
+    assert moved(base, head, {}).paths == {}
+    inner = frozenset({(".forward", "aten::linear")})
+    base, head = (
+        Tree(
+            classes={"enc": "Mlp", "dec": "Mlp", at: "", f"{at}.up": "Linear"},
+            shapes={f"{at}.up.weight": "[8, 8]"},
+            code={f"{at}.up": inner},
+        )
+        for at in ("enc.old", "dec.new")
+    )
+    assert moved(base, head, {}).paths == {}
+
+
+def test_a_renamed_class_under_another_name_is_known_by_its_parameters_and_all_of_its_code() -> None:
+    found = moved(unknown("a", "mul", "add"), unknown("b", "mul", "add", "relu"), {})
+    assert (found.paths, found.without_class) == ({"a": "b"}, {"a"})
+    base, head = (Code(classes={"Net": "Net", name: of}, shapes={f"{name}.weight": "[8]"},
+                       made=[Made(f"{of}.forward", each, name) for each in ("aten::mul", "aten::add")])
+                  for name, of in (("a", "Old"), ("b", "New")))  # fmt: skip
+    names = renamed(base, head)
+    assert names.classes == {"Old": "New"}
+    parts = [[Part("activation", "a.py", *made) for made in side.made] for side in (base, head)]
+    told = told_of(paired(*parts, names))
+    assert told == ["class Old -> New", "module a -> b (told without a class)"]
+    assert "modules by their classes" not in same_text(told)
+    assert "by the shapes of all their parameters and their code alone" in same_text(told)
+
+
+def test_without_shapes_no_module_has_another_name() -> None:
+    """Two Linear may be of other widths."""
+    base, head = (changed(tree(**{name: "Linear"}), code={name: MLP}) for name in "ab")
+    assert moved(base, head, {}) == NOT_MATCHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rankmem_aggregator.insights.renamed_modules import without_numbers
+from rankmem_aggregator.insights.renamed_modules import WITHOUT_CLASS, without_numbers
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -132,10 +132,13 @@ def same_text(moves: Sequence[str]) -> str:
     more = f" and {len(moves) - MOVES_MAX} more" if len(moves) > MOVES_MAX else ""
     of_classes = any(each.startswith("class ") for each in moves)
     classes = "; classes by where their modules are and by the operators of their code" if of_classes else ""
-    of_modules = any(each.startswith("module ") for each in moves)
-    modules = (
-        "; modules by their classes, the shapes of their parameters and their code" if of_modules else ""
-    )
+    of_modules = [each for each in moves if each.startswith("module ")]
+    without_class = [each for each in of_modules if WITHOUT_CLASS in each]
+    modules = ""
+    if len(of_modules) > len(without_class):
+        modules += "; modules by their classes, the shapes of their parameters and their code"
+    if without_class:
+        modules += f"; modules {WITHOUT_CLASS} by the shapes of all their parameters and their code alone"
     return (
         f"taken for the same, moved or renamed: {', '.join(moves[:MOVES_MAX])}{more}; told by category, "
         f"operator and module, and where these are the same by the function or the file{classes}{modules}"

@@ -16,7 +16,13 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from rankmem_aggregator.insights.renamed_classes import Made, Renamed
-from rankmem_aggregator.insights.renamed_modules import Unclear, place_in, without_numbers
+from rankmem_aggregator.insights.renamed_modules import (
+    WITHOUT_CLASS,
+    Moved,
+    Unclear,
+    place_in,
+    without_numbers,
+)
 
 NAMES_MAX: Final = 6
 """Of modules that could be each other, on a side."""
@@ -90,7 +96,7 @@ class Pair:
             for each in self.renamed.used_by(part.made())
         ]
         modules = [
-            _of_siblings(each, self.renamed.moved.paths[each])
+            _of_siblings(each, self.renamed.moved)
             for each in (self.renamed.moved_place(part.module) for part in self.base)
             if each is not None
         ]
@@ -151,12 +157,14 @@ def _some(paths: Sequence[str]) -> str:
     return ", ".join(paths[:NAMES_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _of_siblings(base: str, head: str) -> tuple[str, str]:
+def _of_siblings(base: str, moved: Moved) -> tuple[str, str]:
     """Paths of a module on both sides, for all of its siblings where they have the same numbers."""
+    head = moved.paths[base]
+    without = f" {WITHOUT_CLASS}" if base in moved.without_class else ""
     numbers = [[part for part in path.split(".") if part.isdigit()] for path in (base, head)]
     if numbers[0] == numbers[1]:
         base, head = without_numbers(base), without_numbers(head)
-    return f"module {base}", head
+    return f"module {base}", f"{head}{without}"
 
 
 def _in_group(groups: Sequence[Unclear]) -> Callable[[Part], Hashable]:

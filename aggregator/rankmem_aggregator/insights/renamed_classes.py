@@ -119,9 +119,13 @@ def renamed(base: Code, head: Code) -> Renamed:
     gone = _alone(base, head)
     new = _alone(head, base)
     found = _exchanged(base, head)
+    without_class: frozenset[str] = frozenset()
     while True:
         # What one class is called tells where the modules of others are: until nothing more is found.
-        found = replace(found, moved=_moved(base, head, found, gone, new))
+        moved = _moved(base, head, found, gone, new)
+        # A class that was known by where its modules are is no reason for that.
+        without_class |= moved.without_class
+        found = replace(found, moved=replace(moved, without_class=without_class & moved.paths.keys()))
         known = set(found.classes.values())
         possible = [
             (one, other)

@@ -5,8 +5,9 @@ Stage: query; pure functions. In: :class:`Tree` of each side, whose classes have
 their classes are the same, or the classes of what they hold where they are only lists; if their own
 parameters have the same shapes; if functions and operators of what made blocks in them are the same, or more
 on one side, or half of all at least; and if no other module could be it. So is a module in the same place of
-two known classes that differ. What lies elsewhere in the tree is the same if all of this is, down to the last
-module. Of several that could be each other none is taken.
+two known classes that differ. Where a class is on one side only, all parameters have to agree, and half of the
+code is too little. What lies elsewhere in the tree is the same if all of this is, down to the last module,
+and both sides have all classes. Of several that could be each other none is taken; without shapes nothing is.
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ SEQUENTIAL: Final = "Sequential"
 SHARED_LEAST: Final = 0.5
 """Of all code of two modules that have the same class, place and parameters: both have at least this."""
 
+WITHOUT_CLASS: Final = "(told without a class)"
+"""Of a module whose class is on one side only."""
+
+
+CODE_LEAST: Final = 2
+"""Functions and operators shared by modules whose classes one side lacks: one operator is no proof."""
+
 
 class Unclear(NamedTuple):
     """Modules that could be each other."""
@@ -46,6 +54,8 @@ class Moved:
     gone: Sequence[str] = ()
     """Modules of base that are none of head, the outermost."""
     new: Sequence[str] = ()
+    without_class: frozenset[str] = frozenset()
+    """Of :attr:`paths` those that were told without a class that both sides have."""
 
     @cached_property
     def unclear_of_base(self) -> Mapping[str, int]:
@@ -122,6 +132,32 @@ class Tree:
         members = self.children.get(path, ()) if self.is_list(path) else [path]
         return {self.classes.get(each, SEQUENTIAL) for each in members}
 
+    def shapes_within(self, path: str) -> frozenset[tuple[str, str]]:
+        """Names and shapes of the parameters of a module and all in it; names as they are in the module."""
+        start = len(path) + 1 if path else 0
+        return frozenset(
+            (f"{each}.{own}"[start:], shape)
+            for each in self.within(path)
+            for own, shape in self.own_shapes.get(each, ())
+        )
+
+    @cached_property
+    def distinct(self) -> set[str]:
+        """Modules that can be known anywhere: with code and parameters, all classes known to both sides."""
+        found: set[str] = set()
+        with_shapes: set[str] = set()
+        unknown: set[str] = set()
+        for path in reversed(list(self.within(""))):
+            members = self.children.get(path, ())
+            if path in self.own_shapes or any(each in with_shapes for each in members):
+                with_shapes.add(path)
+            if self.classes.get(path) == "" or any(each in unknown for each in members):
+                unknown.add(path)
+            code = self.code_within[path]
+            if path in with_shapes and path not in unknown and code and not any(map(_is_of_unknown, code)):
+                found.add(path)
+        return found
+
     def whole(self, known: dict[Hashable, int]) -> dict[str, int]:
         """By path a number for all that is known of a module but its name and code: the same for the same.
 
@@ -145,9 +181,15 @@ def moved(base: Tree, head: Tree, names: Mapping[str, str]) -> Moved:
     finder = _Finder(base, head, names)
     finder.match()
     finder.match_elsewhere()
-    sides = ((finder.gone, finder.paths.keys()), (finder.new, finder.paths.values()))
+    sides = ((finder.gone, finder.paths.keys()), (finder.new, set(finder.paths.values())))
     gone, new = (tuple(each for each in alone if each not in known) for alone, known in sides)
-    return Moved(paths=finder.paths, unclear=tuple(finder.unclear), gone=gone, new=new)
+    return Moved(
+        paths=finder.paths,
+        unclear=tuple(finder.unclear),
+        gone=gone,
+        new=new,
+        without_class=frozenset(finder.without_class),
+    )
 
 
 class _Finder:
@@ -157,6 +199,7 @@ class _Finder:
         self.base, self.head, self.names = base, head, names
         self.paths: dict[str, str] = {}
         self.unclear: list[Unclear] = []
+        self.without_class: set[str] = set()
         self.gone: list[str] = []
         self.new: list[str] = []
         self._left: deque[tuple[str, str]] = deque()
@@ -181,10 +224,15 @@ class _Finder:
         sides = _alike(self.base, gone), _alike(self.head, here)
         places = [{each: place for place, each in enumerate(side)} for side in (gone, here)]
         taken: set[str] = set()
+        # Without any shapes a Linear may be any other.
+        if not (self.base.shapes and self.head.shapes):
+            sides = {}, {}
         for own, now in _that_may_be_each_other(*sides):
             taken.update(own, now)
             if len(own) == len(now) == 1:
                 self.paths[own[0]] = now[0]
+                if not _have_classes(self.base.kinds(own[0]), self.head.kinds(now[0])):
+                    self.without_class.add(own[0])
                 self._left.append((own[0], now[0]))
             else:
                 inorder = zip((own, now), places, strict=True)
@@ -202,11 +250,12 @@ class _Finder:
             found: dict[tuple[int, Code], list[str]] = {}
             whole = tree.whole(known) if tops else {}
             for path in (each for top in tops for each in tree.within(top)):
-                found.setdefault((whole[path], tree.code_within[path]), []).append(path)
+                if path in tree.distinct:
+                    found.setdefault((whole[path], tree.code_within[path]), []).append(path)
             sides.append(found)
         own, other = sides
-        alike = [(own[key], other[key], key[1]) for key in own if key in other]
-        pairs = [(one[0], now[0]) for one, now, code in alike if len(one) == len(now) == 1 and code]
+        alike = [(own[key], other[key]) for key in own if key in other]
+        pairs = [(one[0], now[0]) for one, now in alike if len(one) == len(now) == 1]
         elsewhere = dict(pairs)
         for one, now in sorted(pairs):
             if not any(around in elsewhere for around in _around(one)):
@@ -225,15 +274,19 @@ class _Look(NamedTuple):
     own_shapes: tuple[tuple[str, str], ...]
     kinds: frozenset[str]
     code: Code
+    shapes: frozenset[tuple[str, str]]
+    """Of all parameters in it, where its own class may not tell what it is."""
 
     @classmethod
     def of(cls, tree: Tree, path: str) -> _Look:
         """What one module has."""
+        is_list, kinds = tree.is_list(path), frozenset(tree.kinds(path))
         return cls(
-            is_list=tree.is_list(path),
+            is_list=is_list,
             own_shapes=tuple(tree.own_shapes.get(path, ())),
-            kinds=frozenset(tree.kinds(path)),
+            kinds=kinds,
             code=tree.code_within[path],
+            shapes=tree.shapes_within(path) if is_list or "" in kinds else frozenset(),
         )
 
     def may_be(self, other: _Look) -> bool:
@@ -241,7 +294,21 @@ class _Look(NamedTuple):
         if not holds(self.kinds, other.kinds):
             return False
         shared, all_code = self.code & other.code, self.code | other.code
+        if not _have_classes(self.kinds, other.kinds):
+            alike = holds(self.shapes, other.shapes) if self.is_list else self.shapes == other.shapes
+            return bool(self.shapes) and alike and holds(self.code, other.code) and len(shared) >= CODE_LEAST
         return not all_code or holds(self.code, other.code) or len(shared) >= SHARED_LEAST * len(all_code)
+
+
+def _have_classes(one: Collection[str], other: Collection[str]) -> bool:
+    """Whether classes tell what modules are: both sides have all of them, and some are more than lists."""
+    own, others = set(one), set(other)
+    return "" not in own | others and bool((own & others) - {SEQUENTIAL})
+
+
+def _is_of_unknown(code: tuple[str, str]) -> bool:
+    """Whether a function is of a class that the other side does not have."""
+    return "" in code[0].split(".")[:-1]
 
 
 def _alike(tree: Tree, paths: Iterable[str]) -> dict[_Look, list[str]]:
