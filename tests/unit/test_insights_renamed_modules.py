@@ -203,3 +203,36 @@ def test_without_shapes_no_module_has_another_name() -> None:
     """Two Linear may be of other widths."""
     base, head = (changed(tree(**{name: "Linear"}), code={name: MLP}) for name in "ab")
     assert moved(base, head, {}) == NOT_MATCHED
+
+
+def test_a_list_and_its_members_under_other_names_at_once_are_one_part_a_layer() -> None:
+    def side(outer: str, *inner: str) -> tuple[Code, list[Part]]:
+        paths = [f"{outer}.{number}.{name}" for number in range(4) for name in inner]
+        made = [Made("Mlp.forward", "aten::linear", path) for path in paths]
+        around = {path.rpartition(".")[0]: "Mlp" for path in paths}
+        code = Code(
+            classes=around | dict.fromkeys(paths, "Linear"),
+            shapes={f"{path}.weight": "[8, 8]" for path in paths},
+            made=made,
+        )
+        return code, [Part("activation", "a.py", *each) for each in made]
+
+    (base, before), (head, now) = side("blocks", "fc1", "fc2"), side("layers", "up", "down")
+    pairs = paired(before, now, renamed(base, head))
+    assert [(len(pair.base), len(pair.head), pair.is_ambiguous) for pair in pairs] == [(2, 2, True)] * 4
+    told = told_of(pairs)
+    assert told[0] == "module blocks -> layers"
+    assert all(each.endswith("(it is not known which is which)") for each in told[1:])
+    assert "fc1" in told[1]
+    assert told_of(pairs, is_unclear=False) == ["module blocks -> layers"]
+
+
+def test_a_group_of_base_is_known_by_its_names_in_base_though_head_has_these_too() -> None:
+    """The list that is called b in head was a, where c was called b."""
+    groups = Moved(paths={"a": "b", "b": "c"}, unclear=(Unclear(("a.x", "a.y"), ("b.u", "b.v")),))
+    before = [Part("activation", "a.py", "f", "aten::mm", each) for each in ("a.x", "a.y", "b.u")]
+    now = [Part("activation", "a.py", "f", "aten::mm", each) for each in ("b.u", "b.v", "c.u")]
+    pairs = paired(before, now, Renamed(moved=groups))
+    assert [([part.module for part in pair.base], [part.module for part in pair.head]) for pair in pairs] == [
+        (["b.u"], ["c.u"]), (["a.x", "a.y"], ["b.u", "b.v"]),
+    ]  # fmt: skip

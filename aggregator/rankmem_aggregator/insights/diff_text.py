@@ -94,14 +94,19 @@ def no_overlap(rank: int, base: Any, head: Any) -> str:
     )
 
 
-def moved(pairs: Sequence[Pair]) -> list[str]:
-    """What has other names in head, each once: ``train.py -> src/train.py``, ``class Net -> Model``."""
+def moved(pairs: Sequence[Pair], *, is_unclear: bool | None = None) -> list[str]:
+    """What has other names in head, each once: ``train.py -> src/train.py``, ``class Net -> Model``.
+
+    Args:
+        is_unclear: only that of which it is known, or is not, which is which.
+    """
     found: dict[str, None] = {}
     for pair in pairs:
-        for before, now in pair.moves():
-            several = "" if before.startswith("module ") else f"several {pair.name().function}; "
-            unclear = f" ({several}it is not known which is which)" if pair.is_ambiguous else ""
-            found[f"{before} -> {now}{unclear}"] = None
+        for move in pair.moves():
+            several = "" if move.before.startswith("module ") else f"several {pair.name().function}; "
+            unclear = f" ({several}it is not known which is which)" if move.is_unclear else ""
+            if is_unclear is None or move.is_unclear == is_unclear:
+                found[f"{move.before} -> {move.now}{unclear}"] = None
     return list(found)
 
 

@@ -64,8 +64,11 @@ class Renamed:
         place = self.moved_place(path)
         if place is None or path is None:
             return self._by_class(path)
-        rest = (self._by_class(path) or "").split(".")[place.count(".") + 1 :]
-        return ".".join([self.moved.paths[place], *rest])
+        return ".".join([self.moved.paths[place], *self.rest(path, place)])
+
+    def rest(self, path: str, place: str) -> list[str]:
+        """The names of a module within another one of base, as head has them."""
+        return (self._by_class(path) or "").split(".")[place.count(".") + 1 :]
 
     def moved_place(self, path: str | None) -> str | None:
         """The module that head has elsewhere and that this one is, or is in; the innermost."""

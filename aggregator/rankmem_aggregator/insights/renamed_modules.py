@@ -5,9 +5,10 @@ Stage: query; pure functions. In: :class:`Tree` of each side, whose classes have
 their classes are the same, or the classes of what they hold where they are only lists; if their own
 parameters have the same shapes; if functions and operators of what made blocks in them are the same, or more
 on one side, or half of all at least; and if no other module could be it. So is a module in the same place of
-two known classes that differ. Where a class is on one side only, all parameters have to agree, and half of the
-code is too little. What lies elsewhere in the tree is the same if all of this is, down to the last module,
-and both sides have all classes. Of several that could be each other none is taken; without shapes nothing is.
+two known classes that differ. Where a class is on one side only, all parameters have to agree, and half of
+the code is too little. What lies elsewhere in the tree is the same if all of this is, down to the last
+module, and both sides have all classes. Of several that could be each other none is taken; without shapes
+nothing is.
 """
 
 from __future__ import annotations

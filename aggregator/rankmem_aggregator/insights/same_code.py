@@ -140,7 +140,8 @@ class _Names:
                 pair
                 for pair in self.pairs
                 if pair.is_ambiguous and not all(self._is_known(part) for part in pair.base)
-            ]
+            ],
+            is_unclear=True,
         )
 
     def _is_known(self, part: Part) -> bool:
