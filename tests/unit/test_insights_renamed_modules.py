@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from rankmem_aggregator.insights.diff_text import moved as told_of
-from rankmem_aggregator.insights.diff_text import same_text
+from rankmem_aggregator.insights.diff_text import same_text, unmatched
 from rankmem_aggregator.insights.moved import Part, paired
 from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed
 from rankmem_aggregator.insights.renamed_modules import Moved, Tree, Unclear, moved
+from rankmem_aggregator.insights.siblings import Place, together
 
 ATTENTION = frozenset({("Attention.forward", "aten::softmax"), ("Attention.forward", "aten::matmul")})
 MLP = frozenset({("Mlp.forward", "aten::gelu")})
@@ -236,3 +237,73 @@ def test_a_group_of_base_is_known_by_its_names_in_base_though_head_has_these_too
     assert [([part.module for part in pair.base], [part.module for part in pair.head]) for pair in pairs] == [
         (["b.u"], ["c.u"]), (["a.x", "a.y"], ["b.u", "b.v"]),
     ]  # fmt: skip
+
+
+def layers(name: str, *kinds: str, **members: str) -> Tree:
+    """Numbered layers of these classes, and others."""
+    return tree(**{name: {str(number): kind for number, kind in enumerate(kinds)}}, **members)
+
+
+def test_a_star_stands_for_all_siblings_and_a_range_for_some() -> None:
+    found = moved(layers("layers", *["Mlp"] * 12), layers("layers", *["Mlp"] * 6, pool="Pool"), {})
+    assert unmatched(found) == ["layers.6 to layers.11 of base", "pool of head"]
+    found = moved(layers("layers", *["Mlp"] * 3), layers("rows", *["Attention"] * 3), {})
+    assert unmatched(found) == ["layers of base", "rows of head"]
+
+
+def in_layers(name: str, numbers: Iterable[int], *own: str) -> Tree:
+    """Layers with modules of these names in some."""
+    paths = [f"layers.{number}.{each}" for number in numbers for each in own]
+    return Tree(
+        classes={**{f"layers.{number}": "Mlp" for number in range(12)}, **dict.fromkeys(paths, name)},
+        shapes={f"{path}.weight": "[8]" for path in paths},
+        code=dict.fromkeys(paths, MLP),
+    )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        (range(12), ["module layers.*.gate -> layers.*.lock"]),
+        ([3], ["module layers.3.gate -> layers.3.lock"]),
+        ([3, 4], ["module layers.3.gate -> layers.3.lock", "module layers.4.gate -> layers.4.lock"]),
+        ([1, 6, 7, 8, 9], ["module layers.1.gate -> layers.1.lock",
+                           "module layers.6.gate to layers.9.gate -> layers.6.lock to layers.9.lock"]),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_siblings_is_told_of_those_that_have_another_name(
+    numbers: Iterable[int], told: list[str]
+) -> None:
+    found = moved(in_layers("Gate", numbers, "gate"), in_layers("Gate", numbers, "lock"), {})
+    parts = [
+        [Part("activation", "a.py", "f", "mm", f"layers.{number}.{each}") for number in numbers]
+        for each in ("gate", "lock")
+    ]
+    assert told_of(paired(*parts, Renamed(moved=found))) == told
+
+
+def test_groups_of_siblings_that_could_be_each_other_are_told_together() -> None:
+    found = moved(in_layers("Gate", range(12), "a", "b"), in_layers("Gate", range(12), "c", "d"), {})
+    assert set(found.unclear_told) == {("layers.*.a, layers.*.b", "layers.*.c, layers.*.d")}
+    found = moved(in_layers("Gate", range(6), "a", "b"), in_layers("Gate", range(6), "c", "d"), {})
+    assert set(found.unclear_told) == {
+        (
+            "layers.0.a to layers.5.a, layers.0.b to layers.5.b",
+            "layers.0.c to layers.5.c, layers.0.d to layers.5.d",
+        )
+    }
+
+
+def test_numbers_within_numbers() -> None:
+    children = {"a": ["a.0", "a.1", "a.2", "a.3", "a.x"]}
+    children |= {f"a.{n}.h": [f"a.{n}.h.0", f"a.{n}.h.1"] for n in range(4)}
+
+    def told(*paths: str) -> list[str]:
+        found = together([[Place(path, children)] for path in paths])
+        return list(dict.fromkeys(text for (text,) in found))
+
+    every = [f"a.{n}.h.{m}" for n in range(4) for m in range(2)]
+    assert told(*every) == ["a.*.h.*"]
+    assert told(*every[:6]) == ["a.0.h.* to a.2.h.*"]
+    assert told(*every[:3]) == ["a.0.h.*", "a.1.h.0"]
+    assert told("a.x.h", "a.007", "a.²") == ["a.x.h", "a.007", "a.²"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rankmem_aggregator.insights.renamed_modules import WITHOUT_CLASS, without_numbers
+from rankmem_aggregator.insights.renamed_modules import WITHOUT_CLASS
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -114,9 +114,8 @@ def unmatched(modules: Moved) -> list[str]:
     """Modules of one side that may be some of the other side, and were not found to be; else nothing."""
     if not (modules.gone and modules.new):
         return []
-    sides = (("base", modules.gone), ("head", modules.new))
-    named = {f"{without_numbers(path)} of {side}": None for side, paths in sides for path in paths}
-    return list(named)
+    gone, new = modules.alone_told()
+    return [*(f"{each} of base" for each in gone), *(f"{each} of head" for each in new)]
 
 
 def replaced(classes: Replaced, figure: Compared) -> str:

@@ -17,16 +17,8 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from rankmem_aggregator.insights.renamed_classes import Made, Renamed
-from rankmem_aggregator.insights.renamed_modules import (
-    WITHOUT_CLASS,
-    Moved,
-    Unclear,
-    place_in,
-    without_numbers,
-)
+from rankmem_aggregator.insights.renamed_modules import WITHOUT_CLASS, Moved, place_in
 
-NAMES_MAX: Final = 6
-"""Of modules that could be each other, on a side."""
 NOT_RENAMED: Final = Renamed()
 _Key = Callable[["Part"], Hashable]
 
@@ -76,11 +68,11 @@ class Pair:
         """Whether it is several things, of which nobody knows which is which."""
         return self.is_moved and (len(self.base) + len(self.head) > 2 or bool(self._unclear()))
 
-    def _unclear(self) -> list[Unclear]:
-        """The modules that could be each other and that it is in."""
+    def _unclear(self) -> list[int]:
+        """The groups of modules that could be each other and that it is in."""
         known = self.renamed.moved.unclear_of_base
         places = dict.fromkeys(place_in(part.module, known) for part in self.base)
-        return [self.renamed.moved.unclear[known[each]] for each in places if each is not None]
+        return list(dict.fromkeys(known[each] for each in places if each is not None))
 
     def name(self) -> Part:
         """What they share, with the places of head, or of base where head has none."""
@@ -110,9 +102,8 @@ class Pair:
             for each in (self.renamed.moved_place(part.module) for part in self.base)
             if each is not None
         ]
-        groups = [
-            Move(f"module {_some(each.base)}", _some(each.head), is_unclear=True) for each in self._unclear()
-        ]
+        told = [self.renamed.moved.unclear_told[each] for each in self._unclear()]
+        groups = [Move(f"module {before}", now, is_unclear=True) for before, now in told]
         is_unclear = len(self.base) + len(self.head) > 2
         places = self._differ([part.called(self.renamed) for part in self.base], ("file", "function"))
         return [
@@ -179,20 +170,11 @@ def _alike(
     ]
 
 
-def _some(paths: Sequence[str]) -> str:
-    """Some paths of modules, at most :data:`NAMES_MAX`."""
-    more = len(paths) - NAMES_MAX
-    return ", ".join(paths[:NAMES_MAX]) + (f" and {more:,} more" if more > 0 else "")
-
-
 def _of_siblings(base: str, moved: Moved) -> Move:
-    """Paths of a module on both sides, for all of its siblings where they have the same numbers."""
-    head = moved.paths[base]
+    """Paths of a module on both sides, with those of its siblings."""
+    before, now = moved.told[base]
     without = f" {WITHOUT_CLASS}" if base in moved.without_class else ""
-    numbers = [[part for part in path.split(".") if part.isdigit()] for path in (base, head)]
-    if numbers[0] == numbers[1]:
-        base, head = without_numbers(base), without_numbers(head)
-    return Move(f"module {base}", f"{head}{without}", is_unclear=False)
+    return Move(f"module {before}", f"{now}{without}", is_unclear=False)
 
 
 def _in_group_of_base(renamed: Renamed, part: Part) -> Hashable:

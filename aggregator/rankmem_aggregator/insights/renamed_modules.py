@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from rankmem_aggregator.insights.siblings import Children, Place, together
+
 Code = frozenset[tuple[str, str]]
 """Function and operator of what made blocks."""
 
@@ -32,6 +34,10 @@ SHARED_LEAST: Final = 0.5
 
 WITHOUT_CLASS: Final = "(told without a class)"
 """Of a module whose class is on one side only."""
+
+
+NAMES_MAX: Final = 6
+"""Of modules that could be each other, on a side, in a text."""
 
 
 CODE_LEAST: Final = 2
@@ -57,6 +63,39 @@ class Moved:
     new: Sequence[str] = ()
     without_class: frozenset[str] = frozenset()
     """Of :attr:`paths` those that were told without a class that both sides have."""
+    children: tuple[Children, Children] = field(default=({}, {}), compare=False, repr=False)
+    """Of base and head."""
+
+    @cached_property
+    def told(self) -> Mapping[str, tuple[str, str]]:
+        """Of :attr:`paths` by that in base the texts of both: of siblings one."""
+        found: dict[str, tuple[str, str]] = {}
+        for is_without in (False, True):
+            own = [path for path in self.paths if (path in self.without_class) == is_without]
+            rows = [self._row([path], [self.paths[path]]) for path in own]
+            found |= {path: (now[0], now[1]) for path, now in zip(own, together(rows), strict=True)}
+        return found
+
+    @cached_property
+    def unclear_told(self) -> Sequence[tuple[str, str]]:
+        """The texts of each of :attr:`unclear`."""
+        rows = [self._row(each.base[:NAMES_MAX], each.head[:NAMES_MAX]) for each in self.unclear]
+        found = []
+        for each, texts in zip(self.unclear, together(rows), strict=True):
+            middle = min(len(each.base), NAMES_MAX)
+            own, other = texts[:middle], texts[middle:]
+            found.append((_some(own, len(each.base)), _some(other, len(each.head))))
+        return found
+
+    def alone_told(self) -> tuple[list[str], list[str]]:
+        """The texts of :attr:`gone` and of :attr:`new`."""
+        gone = together([self._row([path], []) for path in self.gone])
+        new = together([self._row([], [path]) for path in self.new])
+        return list(dict.fromkeys(text for (text,) in gone)), list(dict.fromkeys(text for (text,) in new))
+
+    def _row(self, base: Iterable[str], head: Iterable[str]) -> list[Place]:
+        own, other = self.children
+        return [*(Place(path, own) for path in base), *(Place(path, other) for path in head)]
 
     @cached_property
     def unclear_of_base(self) -> Mapping[str, int]:
@@ -190,6 +229,7 @@ def moved(base: Tree, head: Tree, names: Mapping[str, str]) -> Moved:
         gone=gone,
         new=new,
         without_class=frozenset(finder.without_class),
+        children=(base.children, head.children),
     )
 
 
@@ -358,9 +398,9 @@ def place_in(module: str | None, places: Collection[str]) -> str | None:
     return next((each for each in (module, *_around(module)) if each in places), None)
 
 
-def without_numbers(path: str) -> str:
-    """A module's path, for all siblings that differ in a number."""
-    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+def _some(texts: Sequence[str], count: int) -> str:
+    more = count - len(texts)
+    return ", ".join(texts) + (f" and {more:,} more" if more > 0 else "")
 
 
 def holds(one: Collection[Any], other: Collection[Any]) -> bool:
