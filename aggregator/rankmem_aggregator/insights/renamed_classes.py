@@ -3,10 +3,11 @@
 Stage: query; pure functions but for :func:`classes_of`. In: of each side the modules with their classes, and
 which code made blocks. Out: :class:`Renamed`, which gives the names of one side as the other has them.
 
-A class is taken for another one if neither is on both sides, or if both stand in each other's places, the
-modules of one are those of the other wherever both sides have a module, the names of what is in them and the
-operators of their code are the same, or more on one side, and no other class could be it. What only stands in
-the same place (another norm, another attention) has other operators, and stays what it is.
+A class is taken for another one if neither is on both sides, or if both stand in each other's places with the
+same parameters; if the modules of one are those of the other wherever both sides have a module, the names of
+what is in them and the operators of their code are the same, or more on one side; and if no other class could
+be it. What only stands in the same place (another norm, another attention) has other operators, and stays
+what it is.
 """
 
 from __future__ import annotations
@@ -147,7 +148,9 @@ def renamed(base: Code, head: Code) -> Renamed:
 
 
 def _exchanged(base: Code, head: Code) -> Renamed:
-    """Classes of both sides that have each other's names: each stands where others stood, with their code."""
+    """Classes of both sides that have each other's names: each stands where others stood, with their code
+    and their parameters.
+    """
     nothing = Renamed(of_base=base.classes)
     places: dict[str, set[str]] = {}
     for path, name in base.classes.items():
@@ -161,8 +164,23 @@ def _exchanged(base: Code, head: Code) -> Renamed:
     }
     while names and set(names) != set(names.values()):
         names = {one: other for one, other in names.items() if other in names and one in names.values()}
-    is_same = names and _is_same(base, head, nothing, names)
+    # Where shapes differ or are unknown, modules may have changed places and no class its name.
+    is_same = names and _have_shapes(base, head, names) and _is_same(base, head, nothing, names)
     return Renamed(classes=names, of_base=base.classes) if is_same else nothing
+
+
+def _have_shapes(base: Code, head: Code, names: Collection[str]) -> bool:
+    """Whether modules of each of these classes have parameters, and in each place those of the other side."""
+    own, other = (Tree(classes=side.classes, shapes=side.shapes, code={}) for side in (base, head))
+    known = set()
+    for path, name in base.classes.items():
+        if name in names:
+            shapes = own.shapes_within(path)
+            if shapes != other.shapes_within(path):
+                return False
+            if shapes:
+                known.add(name)
+    return known == set(names)
 
 
 def _moved(base: Code, head: Code, known: Renamed, gone: Collection[str], new: Collection[str]) -> Moved:
