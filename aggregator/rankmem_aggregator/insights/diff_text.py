@@ -164,7 +164,7 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     if figures.get("unmatched"):
         which = ", ".join(figures["unmatched"][:MOVES_MAX])
         more = len(figures["unmatched"]) - MOVES_MAX
-        found.append(f"modules that one side alone has: {which}{f' and {more} more' if more > 0 else ''}")
+        found.append(f"modules found on one side only: {which}{f' and {more} more' if more > 0 else ''}")
     return found
 
 
