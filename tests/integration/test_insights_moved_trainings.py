@@ -182,8 +182,8 @@ def test_a_class_that_was_renamed_and_rewritten_is_said_to_be_unmatched_with_wha
 def test_what_a_class_in_a_renamed_list_holds_more_is_told_of_it_alone(record: Record) -> None:
     answer = diff(record(TRAINING), record(BLOCKS))
     classes = {"class Mixer -> FeedForward", "class Tower -> Stack"}
-    assert set(answer.figures["moved"]) == {"module layers -> blocks", *classes}
-    assert any("modules by their classes, the shapes of their parameters" in note for note in answer.notes)
+    assert set(answer.figures["moved"]) == {"module layers -> blocks (told without a class)", *classes}
+    assert any("by the shapes of all their parameters and their code" in note for note in answer.notes)
     same = diff(record(TRAINING), record(KEEPS))
     assert [row[0] for row in parts(answer)] == [row[0] for row in parts(same)]
     rows = [row for row in answer.rows.to_pylist() if row["what"] == "part"]

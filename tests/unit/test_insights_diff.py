@@ -17,7 +17,7 @@ from json_schema import faults
 from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.compare import Compared
 from rankmem_aggregator.insights.diff import SCHEMA, Limit, verdict_of
-from rankmem_aggregator.insights.diff_text import markdown, moved
+from rankmem_aggregator.insights.diff_text import markdown, moved, notes
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.moved import Part, paired
 from rankmem_aggregator.query import open as opening
@@ -310,3 +310,16 @@ def test_json_and_markdown(ask: Ask, database: Path) -> None:
     assert any(line.startswith("| peak of a step | ") and line.endswith("⚠ |") for line in lines)
     assert "- +5.00 MiB `activation · model.py forward · aten::gelu · GPT.h`" in lines
     assert markdown(ask({"steps": 3})).startswith("**cannot tell:** rank 0 of head")
+
+
+def test_modules_of_one_side_are_in_a_note() -> None:
+    figures = {
+        "base_steps": 9,
+        "head_steps": 9,
+        "base_steps_unknown": 0,
+        "head_steps_unknown": 0,
+        "moved": [],
+    }
+    told = notes(figures | {"unmatched": ["pool of base", *(f"head{each} of head" for each in range(6))]})
+    assert told[-1].startswith("modules found on one side only: pool of base, head0 of head, ")
+    assert told[-1].endswith(" and 1 more")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from rankmem_aggregator.insights.diff_text import moved
 from rankmem_aggregator.insights.moved import Part, paired
-from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed
+from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed, shapes_of
 
 NET = {
     "Net": "Net",
@@ -168,3 +169,39 @@ def test_parts_of_a_renamed_class_are_one_and_what_was_renamed_is_told_once(
     found = paired(base, head, NAMES)
     assert [(pair.moved_from(), moved([pair])) for pair in found] == told
     assert moved(found) == [text for _, texts in told for text in texts]
+
+
+@pytest.mark.parametrize(("attempt", "found"), [(1, {"up.weight": "[4, 4]"}), (0, {})])
+def test_shapes_of_another_attempt_are_not_those_of_this_one(attempt: int, found: dict[str, str]) -> None:
+    rows = [
+        {"attempt": 1, "name": "up.weight", "shape": "[4, 4]"},
+        {"attempt": 1, "name": "old.weight", "shape": None},
+    ]
+    ask = lambda *_, **__: pa.Table.from_pylist(rows)  # noqa: E731
+    assert shapes_of(ask, "0", attempt=attempt, rank=0) == found
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "classes"),
+    [
+        (("[8, 8]", "[512, 512]"), ("[8, 8]", "[512, 512]"), {"Small": "Big", "Big": "Small"}),
+        # Modules that have changed places: no class has another name.
+        (("[8, 8]", "[512, 512]"), ("[512, 512]", "[8, 8]"), {}),
+        ((None, None), (None, None), {}),
+        (("[8, 8]", None), ("[8, 8]", None), {}),
+    ],
+)
+def test_classes_have_each_others_names_if_their_places_have_the_same_parameters(
+    before: tuple[str | None, str | None], now: tuple[str | None, str | None], classes: dict[str, str]
+) -> None:
+    base, head = (
+        Code(
+            classes={"a": first, "b": second},
+            made=[Made(f"{each}.forward", "aten::mul", path) for path, each in (("a", first), ("b", second))],
+            shapes={f"{path}.weight": shape for path, shape in zip("ab", shapes, strict=True) if shape},
+        )
+        for first, second, shapes in (("Small", "Big", before), ("Big", "Small", now))
+    )
+    found = renamed(base, head)
+    assert found.classes == classes
+    assert found.moved.paths == ({"a": "b", "b": "a"} if before != now else {})

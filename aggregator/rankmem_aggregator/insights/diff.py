@@ -384,7 +384,7 @@ def _code(side: Recorded, held: Iterable[Part], steps: Steps) -> classes.Code:
     return classes.Code(
         classes=classes.classes_of(side.ask, side.session_id, **place),
         made=made,
-        shapes=classes.shapes_of(side.ask, side.session_id, rank=step["rank"]),
+        shapes=classes.shapes_of(side.ask, side.session_id, **place),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from rankmem_aggregator.insights.renamed_modules import without_numbers
+from rankmem_aggregator.insights.renamed_modules import WITHOUT_CLASS
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
 if TYPE_CHECKING:
@@ -94,14 +94,19 @@ def no_overlap(rank: int, base: Any, head: Any) -> str:
     )
 
 
-def moved(pairs: Sequence[Pair]) -> list[str]:
-    """What has other names in head, each once: ``train.py -> src/train.py``, ``class Net -> Model``."""
+def moved(pairs: Sequence[Pair], *, is_unclear: bool | None = None) -> list[str]:
+    """What has other names in head, each once: ``train.py -> src/train.py``, ``class Net -> Model``.
+
+    Args:
+        is_unclear: only that of which it is known, or is not, which is which.
+    """
     found: dict[str, None] = {}
     for pair in pairs:
-        for before, now in pair.moves():
-            several = "" if before.startswith("module ") else f"several {pair.name().function}; "
-            unclear = f" ({several}it is not known which is which)" if pair.is_ambiguous else ""
-            found[f"{before} -> {now}{unclear}"] = None
+        for move in pair.moves():
+            several = "" if move.before.startswith("module ") else f"several {pair.name().function}; "
+            unclear = f" ({several}it is not known which is which)" if move.is_unclear else ""
+            if is_unclear is None or move.is_unclear == is_unclear:
+                found[f"{move.before} -> {move.now}{unclear}"] = None
     return list(found)
 
 
@@ -109,9 +114,8 @@ def unmatched(modules: Moved) -> list[str]:
     """Modules of one side that may be some of the other side, and were not found to be; else nothing."""
     if not (modules.gone and modules.new):
         return []
-    sides = (("base", modules.gone), ("head", modules.new))
-    named = {f"{without_numbers(path)} of {side}": None for side, paths in sides for path in paths}
-    return list(named)
+    gone, new = modules.alone_told()
+    return [*(f"{each} of base" for each in gone), *(f"{each} of head" for each in new)]
 
 
 def replaced(classes: Replaced, figure: Compared) -> str:
@@ -132,10 +136,13 @@ def same_text(moves: Sequence[str]) -> str:
     more = f" and {len(moves) - MOVES_MAX} more" if len(moves) > MOVES_MAX else ""
     of_classes = any(each.startswith("class ") for each in moves)
     classes = "; classes by where their modules are and by the operators of their code" if of_classes else ""
-    of_modules = any(each.startswith("module ") for each in moves)
-    modules = (
-        "; modules by their classes, the shapes of their parameters and their code" if of_modules else ""
-    )
+    of_modules = [each for each in moves if each.startswith("module ")]
+    without_class = [each for each in of_modules if WITHOUT_CLASS in each]
+    modules = ""
+    if len(of_modules) > len(without_class):
+        modules += "; modules by their classes, the shapes of their parameters and their code"
+    if without_class:
+        modules += f"; modules {WITHOUT_CLASS} by the shapes of all their parameters and their code alone"
     return (
         f"taken for the same, moved or renamed: {', '.join(moves[:MOVES_MAX])}{more}; told by category, "
         f"operator and module, and where these are the same by the function or the file{classes}{modules}"
@@ -157,7 +164,7 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     if figures.get("unmatched"):
         which = ", ".join(figures["unmatched"][:MOVES_MAX])
         more = len(figures["unmatched"]) - MOVES_MAX
-        found.append(f"modules that one side alone has: {which}{f' and {more} more' if more > 0 else ''}")
+        found.append(f"modules found on one side only: {which}{f' and {more} more' if more > 0 else ''}")
     return found
 
 

@@ -10,15 +10,17 @@ Several that could be each other are in one pair: their sum is right whichever i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from rankmem_aggregator.insights.renamed_classes import Made, Renamed
-from rankmem_aggregator.insights.renamed_modules import Unclear, without_numbers
+from rankmem_aggregator.insights.renamed_modules import WITHOUT_CLASS, Moved, place_in
 
 NOT_RENAMED: Final = Renamed()
+_Key = Callable[["Part"], Hashable]
 
 
 class Part(NamedTuple):
@@ -39,6 +41,15 @@ class Part(NamedTuple):
         return self._replace(function=renamed.function(self.function), module=renamed.module(self.module))
 
 
+class Move(NamedTuple):
+    """A name in base, and what it is called in head."""
+
+    before: str
+    now: str
+    is_unclear: bool
+    """Several, of which nobody knows which is which."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """Names of one thing on both sides; none on a side that has no such thing."""
@@ -57,10 +68,11 @@ class Pair:
         """Whether it is several things, of which nobody knows which is which."""
         return self.is_moved and (len(self.base) + len(self.head) > 2 or bool(self._unclear()))
 
-    def _unclear(self) -> list[Unclear]:
-        """The modules that could be each other and that it is in."""
-        groups = self.renamed.moved.unclear
-        return [each for each in groups if any(is_in(part.module, each.base) for part in self.base)]
+    def _unclear(self) -> list[int]:
+        """The groups of modules that could be each other and that it is in."""
+        known = self.renamed.moved.unclear_of_base
+        places = dict.fromkeys(place_in(part.module, known) for part in self.base)
+        return list(dict.fromkeys(known[each] for each in places if each is not None))
 
     def name(self) -> Part:
         """What they share, with the places of head, or of base where head has none."""
@@ -76,26 +88,30 @@ class Pair:
         found = found or [_listed(before) for before, _ in self._differ(self.base, ("module",))]
         return " ".join(filter(None, found)) or None
 
-    def moves(self) -> list[tuple[str, str]]:
-        """Before and now: classes and modules that head calls otherwise, the file or function where that is
-        more."""
+    def moves(self) -> list[Move]:
+        """Classes and modules that head calls otherwise, the file or function where that is more."""
         if not self.is_moved:
             return []
         classes = [
-            (f"class {each}", self.renamed.classes[each])
+            Move(f"class {each}", self.renamed.classes[each], is_unclear=False)
             for part in self.base
             for each in self.renamed.used_by(part.made())
         ]
         modules = [
-            _of_siblings(each, self.renamed.moved.paths[each])
+            _of_siblings(each, self.renamed.moved)
             for each in (self.renamed.moved_place(part.module) for part in self.base)
             if each is not None
         ]
-        groups = [(f"module {', '.join(each.base)}", ", ".join(each.head)) for each in self._unclear()]
+        told = [self.renamed.moved.unclear_told[each] for each in self._unclear()]
+        groups = [Move(f"module {before}", now, is_unclear=True) for before, now in told]
+        is_unclear = len(self.base) + len(self.head) > 2
         places = self._differ([part.called(self.renamed) for part in self.base], ("file", "function"))
         return [
             *dict.fromkeys([*classes, *modules, *groups]),
-            *((_listed(before) or "unknown", _listed(now) or "unknown") for before, now in places),
+            *(
+                Move(_listed(before) or "unknown", _listed(now) or "unknown", is_unclear=is_unclear)
+                for before, now in places
+            ),
         ]
 
     def _differ(self, base: Sequence[Part], names: Sequence[str]) -> list[tuple[list[str], list[str]]]:
@@ -110,20 +126,33 @@ def paired(base: Iterable[Part], head: Iterable[Part], renamed: Renamed = NOT_RE
     Args:
         renamed: the classes of modules that head calls otherwise.
     """
-    of_head = dict.fromkeys(head)
+    names = dict.fromkeys(head)
     called = {part: part.called(renamed) for part in base}
-    gone = [part for part in called if called[part] not in of_head]
-    same = [part for part in called if called[part] in of_head]
+    gone = [part for part in called if called[part] not in names]
+    same = [part for part in called if called[part] in names]
     known = {called[part] for part in same}
-    new = [part for part in of_head if part not in known]
+    new = [part for part in names if part not in known]
     pairs = [Pair(base=(part,), head=(called[part],), renamed=renamed) for part in same]
-    for alike, at_most in (*_WAYS, (_in_group(renamed.moved.unclear), None)):
-        sides = {part: alike(called[part]) for part in gone}, {part: alike(part) for part in new}
-        found = [Pair(base=own, head=other, renamed=renamed) for own, other in _alike(*sides, at_most)]
-        pairs += found
-        gone = [part for part in gone if not any(part in pair.base for pair in found)]
-        new = [part for part in new if not any(part in pair.head for pair in found)]
+    for of_base, of_head, at_most in _ways(called, renamed):
+        sides = {part: of_base(part) for part in gone}, {part: of_head(part) for part in new}
+        found = _alike(*sides, at_most)
+        in_base = {part for own, _ in found for part in own}
+        in_head = {part for _, other in found for part in other}
+        gone = [part for part in gone if part not in in_base]
+        new = [part for part in new if part not in in_head]
+        pairs += [Pair(base=own, head=other, renamed=renamed) for own, other in found]
     return pairs + [Pair(base=(part,)) for part in gone] + [Pair(head=(part,)) for part in new]
+
+
+def _ways(called: Mapping[Part, Part], renamed: Renamed) -> Iterator[tuple[_Key, _Key, int | None]]:
+    """What parts of base and head must have in common, and how many of a side at most; the surest first."""
+    for alike, at_most in _WAYS:
+        yield partial(_of_called, alike, called), alike, at_most
+    yield partial(_in_group_of_base, renamed), partial(_in_group_of_head, renamed), None
+
+
+def _of_called(alike: _Key, called: Mapping[Part, Part], part: Part) -> Hashable:
+    return alike(called[part])
 
 
 def _alike(
@@ -132,7 +161,8 @@ def _alike(
     groups: dict[Hashable, tuple[list[Part], list[Part]]] = {}
     for place, parts in enumerate((gone, new)):
         for part, key in parts.items():
-            groups.setdefault(key, ([], []))[place].append(part)
+            if key is not None:
+                groups.setdefault(key, ([], []))[place].append(part)
     return [
         (tuple(own), tuple(other))
         for own, other in groups.values()
@@ -140,30 +170,30 @@ def _alike(
     ]
 
 
-def _of_siblings(base: str, head: str) -> tuple[str, str]:
-    """Paths of a module on both sides, for all of its siblings where they have the same numbers."""
-    numbers = [[part for part in path.split(".") if part.isdigit()] for path in (base, head)]
-    if numbers[0] == numbers[1]:
-        base, head = without_numbers(base), without_numbers(head)
-    return f"module {base}", head
+def _of_siblings(base: str, moved: Moved) -> Move:
+    """Paths of a module on both sides, with those of its siblings."""
+    before, now = moved.told[base]
+    without = f" {WITHOUT_CLASS}" if base in moved.without_class else ""
+    return Move(f"module {before}", f"{now}{without}", is_unclear=False)
 
 
-def is_in(module: str | None, places: Iterable[str]) -> bool:
-    """Whether a module is one of these, or in one."""
-    return module is not None and any(f"{module}.".startswith(f"{place}.") for place in places)
+def _in_group_of_base(renamed: Renamed, part: Part) -> Hashable:
+    """What a part of base shares with those whose modules could be its own; None if there are none."""
+    groups = renamed.moved.unclear_of_base
+    place = place_in(part.module, groups)
+    if place is None or part.module is None:
+        return None
+    return groups[place], part.called(renamed)._replace(module=".".join(renamed.rest(part.module, place)))
 
 
-def _in_group(groups: Sequence[Unclear]) -> Callable[[Part], Hashable]:
-    """What parts have in common whose modules could be each other."""
-
-    def key(part: Part) -> Hashable:
-        for number, group in enumerate(groups):
-            for place in (*group.base, *group.head):
-                if is_in(part.module, [place]):
-                    return number, part._replace(module=(part.module or "")[len(place) :])
-        return part
-
-    return key
+def _in_group_of_head(renamed: Renamed, part: Part) -> Hashable:
+    """The same of a part of head."""
+    groups = renamed.moved.unclear_of_head
+    place = place_in(part.module, groups)
+    if place is None or part.module is None:
+        return None
+    rest = part.module.split(".")[place.count(".") + 1 :]
+    return groups[place], part._replace(module=".".join(rest))
 
 
 def _file_name(file: str | None) -> str | None:
@@ -175,7 +205,7 @@ def _own_name(part: Part) -> str | None:
     return None if part.function is None else part.function.rpartition(".")[2]
 
 
-_WAYS: tuple[tuple[Callable[[Part], Hashable], int | None], ...] = (
+_WAYS: tuple[tuple[_Key, int | None], ...] = (
     (lambda part: part._replace(file=_file_name(part.file)), 1),
     (lambda part: part._replace(file=None), None),
     (lambda part: part._replace(function=None), 1),

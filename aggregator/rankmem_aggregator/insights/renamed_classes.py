@@ -3,10 +3,11 @@
 Stage: query; pure functions but for :func:`classes_of`. In: of each side the modules with their classes, and
 which code made blocks. Out: :class:`Renamed`, which gives the names of one side as the other has them.
 
-A class is taken for another one if neither is on both sides, or if both stand in each other's places, the
-modules of one are those of the other wherever both sides have a module, the names of what is in them and the
-operators of their code are the same, or more on one side, and no other class could be it. What only stands in
-the same place (another norm, another attention) has other operators, and stays what it is.
+A class is taken for another one if neither is on both sides, or if both stand in each other's places with the
+same parameters; if the modules of one are those of the other wherever both sides have a module, the names of
+what is in them and the operators of their code are the same, or more on one side; and if no other class could
+be it. What only stands in the same place (another norm, another attention) has other operators, and stays
+what it is.
 """
 
 from __future__ import annotations
@@ -64,16 +65,15 @@ class Renamed:
         place = self.moved_place(path)
         if place is None or path is None:
             return self._by_class(path)
-        rest = (self._by_class(path) or "").split(".")[place.count(".") + 1 :]
-        return ".".join([self.moved.paths[place], *rest])
+        return ".".join([self.moved.paths[place], *self.rest(path, place)])
+
+    def rest(self, path: str, place: str) -> list[str]:
+        """The names of a module within another one of base, as head has them."""
+        return (self._by_class(path) or "").split(".")[place.count(".") + 1 :]
 
     def moved_place(self, path: str | None) -> str | None:
         """The module that head has elsewhere and that this one is, or is in; the innermost."""
-        if path is None or not self.moved.paths:
-            return None
-        parts = path.split(".")
-        places = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-        return next((each for each in places if each in self.moved.paths), None)
+        return modules.place_in(path, self.moved.paths)
 
     def _by_class(self, path: str | None) -> str | None:
         if path is None or not any(name in path for name in self.classes):
@@ -105,16 +105,17 @@ def classes_of(ask: Ask, session_id: str, *, attempt: int, rank: int) -> dict[st
     return {row["module"]: row["class"] for row in rows}
 
 
-def shapes_of(ask: Ask, session_id: str, *, rank: int) -> dict[str, str]:
-    """By name the shapes of a rank's parameters, as far as they were recorded.
+def shapes_of(ask: Ask, session_id: str, *, attempt: int, rank: int) -> dict[str, str]:
+    """By name the shapes of a rank's parameters, as far as they were recorded in this attempt.
 
     Args:
         ask: asks a named query.
         session_id: full id.
-        rank: whose.
+        attempt, rank: whose.
     """
+    # Answered of the last attempt that reported any, which may be another one.
     rows = ask("weights", session=session_id, rank=rank).to_pylist()
-    return {row["name"]: row["shape"] for row in rows if row["shape"]}
+    return {row["name"]: row["shape"] for row in rows if row["shape"] and row["attempt"] == attempt}
 
 
 def renamed(base: Code, head: Code) -> Renamed:
@@ -122,9 +123,13 @@ def renamed(base: Code, head: Code) -> Renamed:
     gone = _alone(base, head)
     new = _alone(head, base)
     found = _exchanged(base, head)
+    without_class: frozenset[str] = frozenset()
     while True:
         # What one class is called tells where the modules of others are: until nothing more is found.
-        found = replace(found, moved=_moved(base, head, found, gone, new))
+        moved = _moved(base, head, found, gone, new)
+        # A class that was known by where its modules are is no reason for that.
+        without_class |= moved.without_class
+        found = replace(found, moved=replace(moved, without_class=without_class & moved.paths.keys()))
         known = set(found.classes.values())
         possible = [
             (one, other)
@@ -143,7 +148,9 @@ def renamed(base: Code, head: Code) -> Renamed:
 
 
 def _exchanged(base: Code, head: Code) -> Renamed:
-    """Classes of both sides that have each other's names: each stands where others stood, with their code."""
+    """Classes of both sides that have each other's names: each stands where others stood, with their code
+    and their parameters.
+    """
     nothing = Renamed(of_base=base.classes)
     places: dict[str, set[str]] = {}
     for path, name in base.classes.items():
@@ -157,8 +164,23 @@ def _exchanged(base: Code, head: Code) -> Renamed:
     }
     while names and set(names) != set(names.values()):
         names = {one: other for one, other in names.items() if other in names and one in names.values()}
-    is_same = names and _is_same(base, head, nothing, names)
+    # Where shapes differ or are unknown, modules may have changed places and no class its name.
+    is_same = names and _have_shapes(base, head, names) and _is_same(base, head, nothing, names)
     return Renamed(classes=names, of_base=base.classes) if is_same else nothing
+
+
+def _have_shapes(base: Code, head: Code, names: Collection[str]) -> bool:
+    """Whether modules of each of these classes have parameters, and in each place those of the other side."""
+    own, other = (Tree(classes=side.classes, shapes=side.shapes, code={}) for side in (base, head))
+    known = set()
+    for path, name in base.classes.items():
+        if name in names:
+            shapes = own.shapes_within(path)
+            if shapes != other.shapes_within(path):
+                return False
+            if shapes:
+                known.add(name)
+    return known == set(names)
 
 
 def _moved(base: Code, head: Code, known: Renamed, gone: Collection[str], new: Collection[str]) -> Moved:

@@ -5,16 +5,21 @@ Stage: query; pure functions. In: :class:`Tree` of each side, whose classes have
 their classes are the same, or the classes of what they hold where they are only lists; if their own
 parameters have the same shapes; if functions and operators of what made blocks in them are the same, or more
 on one side, or half of all at least; and if no other module could be it. So is a module in the same place of
-two known classes that differ. What lies elsewhere in the tree is the same if all of this is, down to the last
-module. Of several that could be each other none is taken.
+two known classes that differ. Where a class is on one side only, all parameters have to agree, and half of
+the code is too little. What lies elsewhere in the tree is the same if all of this is, down to the last
+module, and both sides have all classes. Of several that could be each other none is taken; without shapes
+nothing is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple
+
+from rankmem_aggregator.insights.siblings import Children, Place, together
 
 Code = frozenset[tuple[str, str]]
 """Function and operator of what made blocks."""
@@ -27,6 +32,17 @@ SEQUENTIAL: Final = "Sequential"
 SHARED_LEAST: Final = 0.5
 """Of all code of two modules that have the same class, place and parameters: both have at least this."""
 
+WITHOUT_CLASS: Final = "(told without a class)"
+"""Of a module whose class is on one side only."""
+
+
+NAMES_MAX: Final = 6
+"""Of modules that could be each other, on a side, in a text."""
+
+
+CODE_LEAST: Final = 2
+"""Functions and operators shared by modules whose classes one side lacks: one operator is no proof."""
+
 
 class Unclear(NamedTuple):
     """Modules that could be each other."""
@@ -35,7 +51,7 @@ class Unclear(NamedTuple):
     head: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Moved:
     """Modules of base that head has elsewhere."""
 
@@ -45,6 +61,51 @@ class Moved:
     gone: Sequence[str] = ()
     """Modules of base that are none of head, the outermost."""
     new: Sequence[str] = ()
+    without_class: frozenset[str] = frozenset()
+    """Of :attr:`paths` those that were told without a class that both sides have."""
+    children: tuple[Children, Children] = field(default=({}, {}), compare=False, repr=False)
+    """Of base and head."""
+
+    @cached_property
+    def told(self) -> Mapping[str, tuple[str, str]]:
+        """Of :attr:`paths` by that in base the texts of both: of siblings one."""
+        found: dict[str, tuple[str, str]] = {}
+        for is_without in (False, True):
+            own = [path for path in self.paths if (path in self.without_class) == is_without]
+            rows = [self._row([path], [self.paths[path]]) for path in own]
+            found |= {path: (now[0], now[1]) for path, now in zip(own, together(rows), strict=True)}
+        return found
+
+    @cached_property
+    def unclear_told(self) -> Sequence[tuple[str, str]]:
+        """The texts of each of :attr:`unclear`."""
+        rows = [self._row(each.base[:NAMES_MAX], each.head[:NAMES_MAX]) for each in self.unclear]
+        found = []
+        for each, texts in zip(self.unclear, together(rows), strict=True):
+            middle = min(len(each.base), NAMES_MAX)
+            own, other = texts[:middle], texts[middle:]
+            found.append((_some(own, len(each.base)), _some(other, len(each.head))))
+        return found
+
+    def alone_told(self) -> tuple[list[str], list[str]]:
+        """The texts of :attr:`gone` and of :attr:`new`."""
+        gone = together([self._row([path], []) for path in self.gone])
+        new = together([self._row([], [path]) for path in self.new])
+        return list(dict.fromkeys(text for (text,) in gone)), list(dict.fromkeys(text for (text,) in new))
+
+    def _row(self, base: Iterable[str], head: Iterable[str]) -> list[Place]:
+        own, other = self.children
+        return [*(Place(path, own) for path in base), *(Place(path, other) for path in head)]
+
+    @cached_property
+    def unclear_of_base(self) -> Mapping[str, int]:
+        """By a path of base the place in :attr:`unclear` of its group."""
+        return {path: place for place, each in enumerate(self.unclear) for path in each.base}
+
+    @cached_property
+    def unclear_of_head(self) -> Mapping[str, int]:
+        """By a path of head the place in :attr:`unclear` of its group."""
+        return {path: place for place, each in enumerate(self.unclear) for path in each.head}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +124,15 @@ class Tree:
         """By path the modules directly within, in order."""
         found: dict[str, dict[str, None]] = {}
         for path in self.classes:
-            parts = path.split(".")
-            for count in range(len(parts)):
-                found.setdefault(".".join(parts[:count]), {})[".".join(parts[: count + 1])] = None
+            each = path
+            # A path without a name in it is in no tree. What is around a known module is known as well.
+            while each and all(path.split(".")):
+                around = each.rpartition(".")[0]
+                members = found.setdefault(around, {})
+                if each in members:
+                    break
+                members[each] = None
+                each = around
         return {path: list(members) for path, members in found.items()}
 
     @cached_property
@@ -78,14 +145,23 @@ class Tree:
         return found
 
     def within(self, path: str) -> Iterator[str]:
-        """A module and all in it."""
-        yield path
-        for child in self.children.get(path, ()):
-            yield from self.within(child)
+        """A module and all in it, each before what it holds."""
+        left = [path]
+        while left:
+            each = left.pop()
+            yield each
+            left += reversed(self.children.get(each, ()))
 
-    def code_within(self, path: str) -> Code:
-        """What made blocks in a module or in what it holds."""
-        return frozenset().union(*(self.code.get(each, frozenset()) for each in self.within(path)))
+    @cached_property
+    def code_within(self) -> Mapping[str, Code]:
+        """By path what made blocks in a module or in what it holds."""
+        found: dict[str, Code] = {}
+        known: dict[Code, Code] = {}
+        for path in reversed(list(self.within(""))):
+            parts = [self.code.get(path, frozenset()), *(found[each] for each in self.children.get(path, ()))]
+            code = frozenset().union(*dict.fromkeys(parts))
+            found[path] = known.setdefault(code, code)
+        return found
 
     def is_list(self, path: str) -> bool:
         """Whether a module is but a list of others."""
@@ -96,10 +172,44 @@ class Tree:
         members = self.children.get(path, ()) if self.is_list(path) else [path]
         return {self.classes.get(each, SEQUENTIAL) for each in members}
 
-    def whole(self, path: str) -> Any:
-        """All that is known of a module but its name: the same for the same."""
-        members = [(each.rpartition(".")[2], self.whole(each)) for each in self.children.get(path, ())]
-        return self.classes.get(path), tuple(self.own_shapes.get(path, ())), tuple(members)
+    def shapes_within(self, path: str) -> frozenset[tuple[str, str]]:
+        """Names and shapes of the parameters of a module and all in it; names as they are in the module."""
+        start = len(path) + 1 if path else 0
+        return frozenset(
+            (f"{each}.{own}"[start:], shape)
+            for each in self.within(path)
+            for own, shape in self.own_shapes.get(each, ())
+        )
+
+    @cached_property
+    def distinct(self) -> set[str]:
+        """Modules that can be known anywhere: with code and parameters, all classes known to both sides."""
+        found: set[str] = set()
+        with_shapes: set[str] = set()
+        unknown: set[str] = set()
+        for path in reversed(list(self.within(""))):
+            members = self.children.get(path, ())
+            if path in self.own_shapes or any(each in with_shapes for each in members):
+                with_shapes.add(path)
+            if self.classes.get(path) == "" or any(each in unknown for each in members):
+                unknown.add(path)
+            code = self.code_within[path]
+            if path in with_shapes and path not in unknown and code and not any(map(_is_of_unknown, code)):
+                found.add(path)
+        return found
+
+    def whole(self, known: dict[Hashable, int]) -> dict[str, int]:
+        """By path a number for all that is known of a module but its name and code: the same for the same.
+
+        Args:
+            known: the numbers so far, of this tree and others.
+        """
+        found: dict[str, int] = {}
+        for path in reversed(list(self.within(""))):
+            members = tuple((each.rpartition(".")[2], found[each]) for each in self.children.get(path, ()))
+            key = (self.classes.get(path), tuple(self.own_shapes.get(path, ())), members)
+            found[path] = known.setdefault(key, len(known))
+        return found
 
 
 def moved(base: Tree, head: Tree, names: Mapping[str, str]) -> Moved:
@@ -109,11 +219,18 @@ def moved(base: Tree, head: Tree, names: Mapping[str, str]) -> Moved:
         names: by a path of base that in head, where only classes have other names.
     """
     finder = _Finder(base, head, names)
-    finder.match("", "")
+    finder.match()
     finder.match_elsewhere()
-    sides = ((finder.gone, finder.paths.keys()), (finder.new, finder.paths.values()))
+    sides = ((finder.gone, finder.paths.keys()), (finder.new, set(finder.paths.values())))
     gone, new = (tuple(each for each in alone if each not in known) for alone, known in sides)
-    return Moved(paths=finder.paths, unclear=tuple(finder.unclear), gone=gone, new=new)
+    return Moved(
+        paths=finder.paths,
+        unclear=tuple(finder.unclear),
+        gone=gone,
+        new=new,
+        without_class=frozenset(finder.without_class),
+        children=(base.children, head.children),
+    )
 
 
 class _Finder:
@@ -123,11 +240,18 @@ class _Finder:
         self.base, self.head, self.names = base, head, names
         self.paths: dict[str, str] = {}
         self.unclear: list[Unclear] = []
+        self.without_class: set[str] = set()
         self.gone: list[str] = []
         self.new: list[str] = []
+        self._left: deque[tuple[str, str]] = deque()
 
-    def match(self, one: str, other: str) -> None:
-        """Finds what is in a module of base in that of head."""
+    def match(self) -> None:
+        """Finds what is in each module of base in that of head, from the roots down."""
+        self._left.append(("", ""))
+        while self._left:
+            self._match_in(*self._left.popleft())
+
+    def _match_in(self, one: str, other: str) -> None:
         here = dict.fromkeys(self.head.children.get(other, ()))
         gone = []
         for child in self.base.children.get(one, ()):
@@ -135,39 +259,47 @@ class _Finder:
             same = f"{other}.{name}" if other else name
             if same in here and not self._are_others(child, same):
                 del here[same]
-                self.match(child, same)
+                self._left.append((child, same))
             else:
                 gone.append(child)
-        possible = {child: [each for each in here if self._may_be(child, each)] for child in gone}
-        claimed = {each: [child for child in gone if each in possible[child]] for each in here}
-        for child in gone:
-            if len(possible[child]) == 1 and len(claimed[possible[child][0]]) == 1:
-                self.paths[child] = possible[child][0]
-                self.match(child, possible[child][0])
-            elif not possible[child]:
-                self.gone.append(child)
-        self.new += [each for each in here if not claimed[each]]
-        groups = {
-            Unclear(tuple(claimed[possible[child][0]]), tuple(possible[child]))
-            for child in gone
-            if len(possible[child]) > 1 or (possible[child] and len(claimed[possible[child][0]]) > 1)
-        }
-        self.unclear += sorted(groups)
+        sides = _alike(self.base, gone), _alike(self.head, here)
+        places = [{each: place for place, each in enumerate(side)} for side in (gone, here)]
+        taken: set[str] = set()
+        # Without any shapes a Linear may be any other.
+        if not (self.base.shapes and self.head.shapes):
+            sides = {}, {}
+        for own, now in _that_may_be_each_other(*sides):
+            taken.update(own, now)
+            if len(own) == len(now) == 1:
+                self.paths[own[0]] = now[0]
+                if not _have_classes(self.base.kinds(own[0]), self.head.kinds(now[0])):
+                    self.without_class.add(own[0])
+                self._left.append((own[0], now[0]))
+            else:
+                inorder = zip((own, now), places, strict=True)
+                self.unclear.append(
+                    Unclear(*(tuple(sorted(side, key=at.__getitem__)) for side, at in inorder))
+                )
+        self.gone += [child for child in gone if child not in taken]
+        self.new += [each for each in here if each not in taken]
 
     def match_elsewhere(self) -> None:
         """Finds what was put into another module, or taken out of one, and is otherwise the same."""
         sides = []
+        known: dict[Hashable, int] = {}
         for tree, tops in ((self.base, self.gone), (self.head, self.new)):
-            found: dict[Any, list[str]] = {}
+            found: dict[tuple[int, Code], list[str]] = {}
+            whole = tree.whole(known) if tops else {}
             for path in (each for top in tops for each in tree.within(top)):
-                found.setdefault((tree.whole(path), tree.code_within(path)), []).append(path)
+                if path in tree.distinct:
+                    found.setdefault((whole[path], tree.code_within[path]), []).append(path)
             sides.append(found)
         own, other = sides
-        alike = [(own[key], other[key], key[1]) for key in own if key in other]
-        pairs = [(one[0], now[0]) for one, now, code in alike if len(one) == len(now) == 1 and code]
+        alike = [(own[key], other[key]) for key in own if key in other]
+        pairs = [(one[0], now[0]) for one, now in alike if len(one) == len(now) == 1]
+        elsewhere = dict(pairs)
         for one, now in sorted(pairs):
-            around = [each for each, _ in pairs if one.startswith(f"{each}.")]
-            if not around:
+            if not any(around in elsewhere for around in _around(one)):
                 self.paths[one] = now
 
     def _are_others(self, one: str, other: str) -> bool:
@@ -175,20 +307,100 @@ class _Finder:
         kinds = self.base.kinds(one), self.head.kinds(other)
         return all(kinds[0] | kinds[1]) and not kinds[0] & kinds[1]
 
-    def _may_be(self, one: str, other: str) -> bool:
-        kinds = self.base.kinds(one), self.head.kinds(other)
-        if self.base.is_list(one) != self.head.is_list(other) or not holds(*kinds):
+
+class _Look(NamedTuple):
+    """What modules that are alike have in common."""
+
+    is_list: bool
+    own_shapes: tuple[tuple[str, str], ...]
+    kinds: frozenset[str]
+    code: Code
+    shapes: frozenset[tuple[str, str]]
+    """Of all parameters in it, where its own class may not tell what it is."""
+
+    @classmethod
+    def of(cls, tree: Tree, path: str) -> _Look:
+        """What one module has."""
+        is_list, kinds = tree.is_list(path), frozenset(tree.kinds(path))
+        return cls(
+            is_list=is_list,
+            own_shapes=tuple(tree.own_shapes.get(path, ())),
+            kinds=kinds,
+            code=tree.code_within[path],
+            shapes=tree.shapes_within(path) if is_list or "" in kinds else frozenset(),
+        )
+
+    def may_be(self, other: _Look) -> bool:
+        """Whether modules that look like this may be those of the other side; of the same shapes."""
+        if not holds(self.kinds, other.kinds):
             return False
-        if self.base.own_shapes.get(one, []) != self.head.own_shapes.get(other, []):
-            return False
-        code = self.base.code_within(one), self.head.code_within(other)
-        shared, all_code = code[0] & code[1], code[0] | code[1]
-        return not all_code or holds(*code) or len(shared) >= SHARED_LEAST * len(all_code)
+        shared, all_code = self.code & other.code, self.code | other.code
+        if not _have_classes(self.kinds, other.kinds):
+            alike = holds(self.shapes, other.shapes) if self.is_list else self.shapes == other.shapes
+            return bool(self.shapes) and alike and holds(self.code, other.code) and len(shared) >= CODE_LEAST
+        return not all_code or holds(self.code, other.code) or len(shared) >= SHARED_LEAST * len(all_code)
 
 
-def without_numbers(path: str) -> str:
-    """A module's path, for all siblings that differ in a number."""
-    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+def _have_classes(one: Collection[str], other: Collection[str]) -> bool:
+    """Whether classes tell what modules are: both sides have all of them, and some are more than lists."""
+    own, others = set(one), set(other)
+    return "" not in own | others and bool((own & others) - {SEQUENTIAL})
+
+
+def _is_of_unknown(code: tuple[str, str]) -> bool:
+    """Whether a function is of a class that the other side does not have."""
+    return "" in code[0].split(".")[:-1]
+
+
+def _alike(tree: Tree, paths: Iterable[str]) -> dict[_Look, list[str]]:
+    found: dict[_Look, list[str]] = {}
+    for path in paths:
+        found.setdefault(_Look.of(tree, path), []).append(path)
+    return found
+
+
+def _that_may_be_each_other(
+    base: Mapping[_Look, list[str]], head: Mapping[_Look, list[str]]
+) -> Iterator[tuple[list[str], list[str]]]:
+    """Modules of both sides, of which each may be one of the others and none may be one of another group."""
+    of_shapes: dict[tuple[Any, ...], list[_Look]] = {}
+    for look in head:
+        of_shapes.setdefault(look[:2], []).append(look)
+    linked: dict[tuple[int, _Look], list[tuple[int, _Look]]] = {}
+    for one in base:
+        for other in of_shapes.get(one[:2], ()):
+            if one.may_be(other):
+                linked.setdefault((0, one), []).append((1, other))
+                linked.setdefault((1, other), []).append((0, one))
+    done: set[tuple[int, _Look]] = set()
+    for start in linked:
+        group, left = ([], []), [start]  # type: tuple[list[str], list[str]], list[tuple[int, _Look]]
+        while left:
+            each = left.pop()
+            if each not in done:
+                done.add(each)
+                group[each[0]].extend((base, head)[each[0]][each[1]])
+                left += linked[each]
+        if group[0]:
+            yield group
+
+
+def _around(path: str) -> Iterator[str]:
+    """The paths of the modules that one is in, the innermost first."""
+    while path := path.rpartition(".")[0]:
+        yield path
+
+
+def place_in(module: str | None, places: Collection[str]) -> str | None:
+    """Which of some modules this one is, or is in; the innermost."""
+    if not module or not places:
+        return None
+    return next((each for each in (module, *_around(module)) if each in places), None)
+
+
+def _some(texts: Sequence[str], count: int) -> str:
+    more = count - len(texts)
+    return ", ".join(texts) + (f" and {more:,} more" if more > 0 else "")
 
 
 def holds(one: Collection[Any], other: Collection[Any]) -> bool:

@@ -115,7 +115,7 @@ class _Names:
             Code(
                 classes=_classes(ask, side[0]),
                 made={part.made() for part in made},
-                shapes=shapes_of(ask, side[0].place.session_id, rank=side[0].place.rank),
+                shapes=_shapes(ask, side[0]),
             )
             for ask, side, made in zip(asks, (own, other), parts, strict=True)
         )
@@ -140,7 +140,8 @@ class _Names:
                 pair
                 for pair in self.pairs
                 if pair.is_ambiguous and not all(self._is_known(part) for part in pair.base)
-            ]
+            ],
+            is_unclear=True,
         )
 
     def _is_known(self, part: Part) -> bool:
@@ -216,3 +217,8 @@ def _without_lines(window: Window) -> Window:
 def _classes(ask: Ask, window: Window) -> dict[str, str]:
     place = window.place
     return classes_of(ask, place.session_id, attempt=place.attempt, rank=place.rank)
+
+
+def _shapes(ask: Ask, window: Window) -> dict[str, str]:
+    place = window.place
+    return shapes_of(ask, place.session_id, attempt=place.attempt, rank=place.rank)
