@@ -149,3 +149,15 @@ def test_several_sizes_of_the_other_recording_are_named_alike() -> None:
     assert len({tuple(each.window.names()) for each in same.recorded}) == 1
     assert [each.size for each in same.recorded] == [2, 4, 8]
     assert same.recorded[1] == replace(sizes[1], window=same.recorded[1].window)
+
+
+def test_what_is_known_to_be_another_name_is_not_among_what_is_unclear() -> None:
+    """A renamed root, in which two files of another name have the same function."""
+
+    def two(first: str, second: str, root: str) -> list[Row]:
+        rows: list[Row] = [("aten::mul", f"{file}:5", "forward", root) for file in (first, second)] * 4
+        return [*rows, ("aten::add", "net.py:9", f"{root}.forward", root)]
+
+    same = named(two("c.py", "d.py", "Tower"), {"Tower": "Tower"}, two("a.py", "b.py", "Net"))
+    assert same.unclear
+    assert not [each for each in same.unclear if each.startswith("class ")]

@@ -13,6 +13,7 @@ nothing is.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -363,18 +364,22 @@ def _that_may_be_each_other(
     base: Mapping[_Look, list[str]], head: Mapping[_Look, list[str]]
 ) -> Iterator[tuple[list[str], list[str]]]:
     """Modules of both sides, of which each may be one of the others and none may be one of another group."""
-    of_shapes: dict[tuple[Any, ...], list[_Look]] = {}
+    # Modules that share no code are others, if they have any.
+    sharing: dict[Hashable, dict[_Look, None]] = {}
     for look in head:
-        of_shapes.setdefault(look[:2], []).append(look)
+        for made in look.code or [None]:
+            sharing.setdefault((*look[:2], made), {})[look] = None
     linked: dict[tuple[int, _Look], list[tuple[int, _Look]]] = {}
     for one in base:
-        for other in of_shapes.get(one[:2], ()):
+        alike = [sharing.get((*one[:2], made), {}) for made in one.code or [None]]
+        for other in dict.fromkeys(itertools.chain.from_iterable(alike)):
             if one.may_be(other):
                 linked.setdefault((0, one), []).append((1, other))
                 linked.setdefault((1, other), []).append((0, one))
     done: set[tuple[int, _Look]] = set()
     for start in linked:
-        group, left = ([], []), [start]  # type: tuple[list[str], list[str]], list[tuple[int, _Look]]
+        group: tuple[list[str], list[str]] = [], []
+        left = [start]
         while left:
             each = left.pop()
             if each not in done:
