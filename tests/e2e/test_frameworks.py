@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
+from environment_over import environment_over, not_installed
 from harmless_runs import SCRIPTS, preloaded, spools
 from main_job import RANKMEM, TRAIN, call, rows
 
@@ -39,22 +38,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter with the frameworks over this one's packages."""
-    folder = tmp_path_factory.mktemp("frameworks")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    (site,) = folder.glob("lib/*/site-packages")
-    here = {sysconfig.get_path("purelib"), *(path for path in sys.path if path.endswith("site-packages"))}
-    (site / "zz.pth").write_text("\n".join(sorted(here)))
-    failure = _install(str(folder / "bin/python"), *PACKAGES)
-    if failure:
+    found = environment_over(tmp_path_factory.mktemp("frameworks"))
+    if failure := not_installed(found, *PACKAGES):
         pytest.skip(f"no frameworks from the package index: {failure}")
-    return str(folder / "bin/python")
-
-
-def _install(python: str, *packages: str) -> str:
-    """Why it failed; empty: it did not."""
-    command = [python, "-m", "pip", "install", "-q", *packages]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stderr[-200:] if done.returncode else ""
+    return found
 
 
 def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -120,7 +107,7 @@ def test_accelerate_launch(python: str, tmp_path: Path) -> None:
 
 
 def test_deepspeed(python: str, tmp_path: Path) -> None:
-    if failure := _install(python, DEEPSPEED):
+    if failure := not_installed(python, DEEPSPEED):
         pytest.skip(f"DeepSpeed cannot be built here: {failure}")
     launcher = str(Path(python).with_name("deepspeed"))
     _run(tmp_path, launcher, "--num_accelerators", "2", "--no_local_rank", str(TRAIN))

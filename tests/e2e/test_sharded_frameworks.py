@@ -7,14 +7,12 @@ at its first run, which takes minutes.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from environment_over import environment_over, not_installed
 from harmless_runs import SCRIPTS
 from main_job import RANKMEM, TORCHRUN, call, rows
 
@@ -40,20 +38,13 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """An interpreter of an empty environment over this one's packages."""
-    folder = tmp_path_factory.mktemp("sharded")
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    (site,) = folder.glob("lib/*/site-packages")
-    here = {sysconfig.get_path("purelib"), *(path for path in sys.path if path.endswith("site-packages"))}
-    (site / "zz.pth").write_text("\n".join(sorted(here)))
-    return str(folder / "bin/python")
+    return environment_over(tmp_path_factory.mktemp("sharded"))
 
 
 def install(python: str, package: str, *options: str) -> None:
     """Installs it; where it cannot be, the test is skipped."""
-    command = [python, "-m", "pip", "install", "-q", *options, package]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"{package} cannot be installed here: {done.stderr[-200:]}")
+    if why := not_installed(python, *options, package):
+        pytest.skip(f"{package} cannot be installed here: {why}")
 
 
 def recorded(python: str, folder: Path, script: str, argument: str) -> None:

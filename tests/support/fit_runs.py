@@ -20,7 +20,7 @@ from rankmem_aggregator.insights.fit_sizes import Recorded, read_sizes
 from rankmem_aggregator.insights.laws import of_one, of_two
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.settings import Settings
-from rankmem_aggregator.insights.windows import place_of
+from rankmem_aggregator.insights.windows import place_of, step_sizes
 
 SCRIPT: Final = Path(__file__).parent / "fit_trainings.py"
 BATCHES: Final = (2, 3, 4, 8, 16, 32)
@@ -60,7 +60,7 @@ def read(database: Path, sizes: Sequence[int]) -> list[Recorded]:
     """The steady steps of the newest session."""
     with connect(database) as queries:
         place = place_of(queries._ask, queries.session_id(), rank=None)
-        return read_sizes([(queries._ask, place)], sizes)
+        return read_sizes([(queries._ask, place, step_sizes(queries._ask, place))], sizes)
 
 
 def predictions(model: str, what: str, recorded: Sequence[Recorded]) -> Iterator[Predicted]:

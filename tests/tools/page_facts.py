@@ -10,6 +10,7 @@ from typing import Final
 
 from rankmem_aggregator.page.answers.cell import RANKS_AT_MOST
 from rankmem_aggregator.page.static_files import static_folder
+from rankmem_aggregator.page.whole_session import CELLS_MAX
 from rankmem_protos.groupings import offered
 
 MODULE: Final = static_folder() / "facts.js"
@@ -30,6 +31,8 @@ export const BLOCK_GROUPINGS = [
 ];
 // Ranks of a request of /cell at most.
 export const CELL_RANKS_MAX = {RANKS_AT_MOST};
+// Intervals of time of a diagram of cells at most.
+export const CELLS_MAX = {CELLS_MAX};
 """
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from rankmem_aggregator.insights.diff_text import moved as told_of
 from rankmem_aggregator.insights.diff_text import same_text, unmatched
+from rankmem_aggregator.insights.module_tree import Tree
 from rankmem_aggregator.insights.moved import Part, paired
 from rankmem_aggregator.insights.renamed_classes import Code, Made, Renamed, renamed
-from rankmem_aggregator.insights.renamed_modules import Moved, Tree, Unclear, moved
+from rankmem_aggregator.insights.renamed_modules import Moved, Unclear, moved
 from rankmem_aggregator.insights.siblings import Place, together
 
 ATTENTION = frozenset({("Attention.forward", "aten::softmax"), ("Attention.forward", "aten::matmul")})

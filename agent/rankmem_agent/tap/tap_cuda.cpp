@@ -187,18 +187,17 @@ void leave_host() noexcept {
   write_record(record);
 }
 
+// At each event of a device: at its first one, what follows from that.
 void use_device(DeviceState& device) noexcept {
-  if (device.used.exchange(true, std::memory_order_relaxed)) return;
+  if (device.used.load(std::memory_order_relaxed) || device.used.exchange(true, std::memory_order_relaxed)) return;
   leave_host();
+  ask_for_samples();  // what the process holds before libraries add to it: CUDA's own
 }
 
 // Writes what waited, in order; the time is that of writing, so that times do not decrease in the log.
 void flush_early(DeviceState& device) noexcept {
   const size_t count = device.early_count.exchange(0, std::memory_order_relaxed);
-  if (count != 0) {
-    use_device(device);
-    ask_for_samples();
-  }
+  if (count != 0) use_device(device);
   for (size_t at = 0; at < count; ++at) {
     RkmRecord& event = device.early[at];
     follow_height(event.device_index, event.action, event.b);  // an EVENT's size_bytes
@@ -244,10 +243,7 @@ void on_trace(const TraceEntry& entry) noexcept {
   const Event event = event_of(entry, static_cast<uint8_t>(action), index);
   const int phase = device.phase.load(std::memory_order_acquire);
   if (__builtin_expect(phase != kRecording, 0) && !begin_recording(device, phase, event)) return;
-  if (action != RKM_ACTION_SNAPSHOT && !device.used.load(std::memory_order_relaxed)) {
-    use_device(device);
-    ask_for_samples();  // what the process holds before libraries add to it: CUDA's own
-  }
+  if (action != RKM_ACTION_SNAPSHOT) use_device(device);
   if (action == RKM_ACTION_OOM && is_switched_off(kCalls)) {
     write_waiting_oom({});
     waiting_oom = {event, true};

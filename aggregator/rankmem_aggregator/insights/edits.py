@@ -14,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 
 from rankmem_aggregator.insights.lives import Array
-from rankmem_aggregator.insights.windows import NEVER, Window, is_of_model, peak_of
+from rankmem_aggregator.insights.windows import LASTING, NEVER, Window, is_of_model, peak_of
 
 LOSS_OPERATORS: Final = ("aten::cross_entropy_loss", "aten::_log_softmax", "aten::log_softmax")
 LOSS_BACKWARD: Final = ("aten::nll_loss_backward", "aten::_log_softmax_backward_data", "aten::_to_copy")
@@ -217,14 +217,25 @@ def scaled(shares: dict[str, float]) -> Edit:
     return edit
 
 
+def is_lasting(step: Step, lives: Lives) -> Array:
+    """Of each whether it is a parameter, a gradient or state."""
+    found: Array = np.isin(step.category[lives.of], list(LASTING))
+    return found
+
+
+def scratch_of(step: Step, lives: Lives) -> Array:
+    """Of each whether the optimizer made it in its step, and it is none of what lasts."""
+    is_made = (lives.born > step.window.begin) & (step.phase[lives.of] == "optimizer")
+    found: Array = is_made & ~is_lasting(step, lives)
+    return found
+
+
 def one_at_a_time(step: Step, lives: Lives) -> Lives:
     """foreach=False: of the optimizer's scratch no more than twice the largest parameter.
 
     Thrice, where a decay of weights copies gradients: that copy then lives as long as the rest.
     """
-    of = lives.of
-    lasting = np.isin(step.category[of], ("optimizer_state", "parameter", "gradient"))
-    scratch = (lives.born > step.window.begin) & (step.phase[of] == "optimizer") & ~lasting
+    of, scratch = lives.of, scratch_of(step, lives)
     largest = lives.bytes[step.category[of] == "parameter"].max(initial=0)
     ends = lives.died[scratch & (lives.died < NEVER)]
     most = (3 if COPIED_GRADIENTS in step.operator[of[scratch]] else 2) * largest
@@ -325,8 +336,8 @@ def in_bucket_views(step: Step, lives: Lives) -> Lives:
 
 def let_go_of_last_step(step: Step, lives: Lives) -> Lives:
     """What the step before left and this one frees goes with the step before."""
-    lasting = np.isin(step.category[lives.of], ("parameter", "optimizer_state", "gradient"))
-    return lives.kept((lives.born > step.window.begin) | (lives.died >= NEVER) | lasting)
+    stays = (lives.born > step.window.begin) | (lives.died >= NEVER)
+    return lives.kept(stays | is_lasting(step, lives))
 
 
 def accumulated(count: int) -> Edit:

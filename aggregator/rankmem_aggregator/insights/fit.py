@@ -88,13 +88,14 @@ def fit_of(sources: Sequence[tuple[Ask, str]], request: Request) -> Answer:
             (ask, place_of(ask, each, rank=request.rank, attempt=request.attempt, device=request.device))
             for ask, each in sources
         ]
-        recorded = read_sizes(places, request.recorded, request.what)
+        steps = [step_sizes(ask, place) for ask, place in places]
+        sized = [(*where, own) for where, own in zip(places, steps, strict=True)]
+        recorded = read_sizes(sized, request.recorded, request.what)
         fitted = Fitted(with_first_names(recorded, [ask for ask, _ in places]), request.what)
         wanted = wanted_of(request.wanted or DEFAULT_WANTED, recorded)
         fitted.refuse(wanted)
         device = _device(places[0][0], places[0][1], request)
-        steps = step_sizes(*places[0])
-        return _answer(session_id, fitted, wanted, device, request, places[0][1], steps)
+        return _answer(session_id, fitted, wanted, device, request, places[0][1], steps[0])
     except CannotTell as reason:
         return cannot_tell("fit", session_id, str(reason), SCHEMA, next_commands=("rankmem steps",))
 

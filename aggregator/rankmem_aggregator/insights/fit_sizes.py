@@ -17,7 +17,7 @@ from typing import Final
 from rankmem_aggregator.insights.answer import Ask
 from rankmem_aggregator.insights.input_shapes import Inputs, numbers_of
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.windows import Place, StepSize, Window, read_window, step_sizes
+from rankmem_aggregator.insights.windows import Place, StepSize, Window, read_window
 from rankmem_aggregator.quantity_text import bytes_text, counted
 from rankmem_protos.errors import Code, RankmemError
 
@@ -93,12 +93,13 @@ def steady(steps: Sequence[StepSize], size_of: SizeOf | None = None) -> list[Ste
 
 
 def read_sizes(
-    sources: Sequence[tuple[Ask, Place]], numbers: Sequence[int], what: str = "batch"
+    sources: Sequence[tuple[Ask, Place, Sequence[StepSize]]], numbers: Sequence[int], what: str = "batch"
 ) -> list[Recorded]:
     """A step of each size, the smallest first.
 
     Args:
-        sources: the recordings; of a size that several have, the first one's step is taken.
+        sources: the recordings, each with its steps; of a size that several have, the first one's step is
+            taken.
         numbers: what the user calls the sizes, the smallest first; empty where nobody said.
         what: batch or length.
 
@@ -106,10 +107,9 @@ def read_sizes(
         CannotTell: no step is steady, its blocks are not known, or the sizes differ in something else.
         RankmemError: INVALID for numbers that are not those of the recorded sizes.
     """
-    all_steps = [(ask, place, step_sizes(ask, place)) for ask, place in sources]
-    size_of = size_by(step for _, _, steps in all_steps for step in steps)
+    size_of = size_by(step for _, _, steps in sources for step in steps)
     found: dict[int, tuple[int, StepSize]] = {}
-    for source, (_, _, steps) in enumerate(all_steps):
+    for source, (_, _, steps) in enumerate(sources):
         for step in steady(steps, size_of):
             found.setdefault(size_of(step) or 0, (source, step))
     if not found:
@@ -127,14 +127,14 @@ def read_sizes(
         _check_numbers(sizes, numbers)
     elif len(sizes) > 1 and sizes[0] == 0:
         raise CannotTell("steps without blocks of category input cannot be compared: say --recorded A,B")
-    own = numbers or numbers_of([_inputs(all_steps, size_of, found[size][1], size) for size in sizes], what)
+    own = numbers or numbers_of([_inputs(sources, size_of, found[size][1], size) for size in sizes], what)
     recorded = []
     for place_of_size in _spread(len(sizes)):
         source, step = found[sizes[place_of_size]]
         number = own[place_of_size] if own else None
         recorded.append(
             Recorded(
-                window=read_window(*sources[source], step),
+                window=read_window(*sources[source][:2], step),
                 size=number or sizes[place_of_size] or 1,
                 number=number,
                 input_bytes=sizes[place_of_size],

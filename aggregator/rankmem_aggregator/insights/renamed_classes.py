@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from rankmem_aggregator.insights import renamed_modules as modules
 from rankmem_aggregator.insights.answer import Ask
-from rankmem_aggregator.insights.renamed_modules import Moved, Tree, holds
+from rankmem_aggregator.insights.module_tree import SEQUENTIAL, Tree
+from rankmem_aggregator.insights.renamed_modules import Moved, holds
 
 
 class Made(NamedTuple):
@@ -198,7 +199,7 @@ def _moved(base: Code, head: Code, known: Renamed, gone: Collection[str], new: C
                 around = ["" if part in alone else part for part in function.split(".")]
                 code.setdefault(made.module, set()).add((".".join(around), made.operator or ""))
         classes = {
-            path: "" if name in alone and name != modules.SEQUENTIAL else names.classes.get(name, name)
+            path: "" if name in alone and name != SEQUENTIAL else names.classes.get(name, name)
             for path, name in side.classes.items()
         }
         frozen = {path: frozenset(own) for path, own in code.items()}

@@ -19,9 +19,8 @@ import numpy as np
 from rankmem_aggregator.insights.answer import Ask
 from rankmem_aggregator.insights.edits import Edit, Lives, Step, scaled
 from rankmem_aggregator.insights.lives import Array
-from rankmem_aggregator.insights.windows import NEVER, Place
+from rankmem_aggregator.insights.windows import NEVER, STATE, Place
 
-STATE: Final = "optimizer_state"
 Sharded = Literal["state", "parameters"]
 """What a recording has over its ranks; with the parameters their gradients and state."""
 

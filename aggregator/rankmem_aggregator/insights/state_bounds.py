@@ -8,16 +8,15 @@ result is a tensor of its own. State of all parameters unpacked at once needs mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
 
-from rankmem_aggregator.insights.edits import Edit, Lives, Step
+from rankmem_aggregator.insights.edits import Edit, Lives, Step, scratch_of
 from rankmem_aggregator.insights.lives import Array
-from rankmem_aggregator.insights.windows import NEVER
+from rankmem_aggregator.insights.windows import NEVER, STATE
 
-STATE: Final = "optimizer_state"
 WHOLE_BITS: Final = 32
 """Of an element, when it is computed with."""
 RESULTS_MOST: Final = 5
@@ -41,15 +40,12 @@ def state_least(bits: int, recorded_bits: int = WHOLE_BITS) -> Edit:
         recorded_bits: those of the recording.
     """
 
-    def edit(step: Step, lives: Lives) -> Lives:
-        state = step.category[lives.of] == STATE
-        if bits >= recorded_bits or not _has_state(lives, state):
-            return lives
+    def change(step: Step, lives: Lives, state: Array) -> Lives:
         sizes = np.where(state, lives.bytes * bits / recorded_bits, lives.bytes)
         goes = _scratch(step, lives) | (state & (lives.bytes <= COUNT_BYTES))
         return lives.changed(bytes=sizes).kept(~goes)
 
-    return edit
+    return _where_it_helps(bits, recorded_bits, change)
 
 
 def state_most(bits: int, recorded_bits: int = WHOLE_BITS) -> Edit:
@@ -60,10 +56,7 @@ def state_most(bits: int, recorded_bits: int = WHOLE_BITS) -> Edit:
         recorded_bits: those of the recording.
     """
 
-    def edit(step: Step, lives: Lives) -> Lives:
-        state = step.category[lives.of] == STATE
-        if bits >= recorded_bits or not _has_state(lives, state):
-            return lives
+    def change(step: Step, lives: Lives, state: Array) -> Lives:
         share = bits / recorded_bits
         stays = lives.bytes <= COUNT_BYTES
         if bits == 8:
@@ -78,23 +71,24 @@ def state_most(bits: int, recorded_bits: int = WHOLE_BITS) -> Edit:
             edited = edited.and_one(begin, end, results * largest * WHOLE_BITS / recorded_bits, of)
         return edited
 
+    return _where_it_helps(bits, recorded_bits, change)
+
+
+def _where_it_helps(bits: int, recorded_bits: int, change: Callable[[Step, Lives, Array], Lives]) -> Edit:
+    """The change, of what is state; none where that has no more bits, or is but counts of steps."""
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        state = step.category[lives.of] == STATE
+        if bits >= recorded_bits or lives.bytes[state].max(initial=0) <= COUNT_BYTES:
+            return lives
+        return change(step, lives, state)
+
     return edit
 
 
-def _has_state(lives: Lives, state: Array) -> bool:
-    """Whether there is more than counts of steps."""
-    return bool(lives.bytes[state].max(initial=0) > COUNT_BYTES)
-
-
 def _scratch(step: Step, lives: Lives) -> Array:
-    """What the optimizer makes in its step and does not keep as state."""
-    lasting = np.isin(step.category[lives.of], (STATE, "parameter", "gradient"))
-    found: Array = (
-        (lives.born > step.window.begin)
-        & (lives.died < NEVER)
-        & (step.phase[lives.of] == "optimizer")
-        & ~lasting
-    )
+    """What the optimizer makes in its step and gives back; else it is state that nobody knows as such."""
+    found: Array = scratch_of(step, lives) & (lives.died < NEVER)
     return found
 
 

@@ -24,9 +24,10 @@ from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.fit_sizes import steady
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.sharding import Sharded, already, gradients_and_state, sharded
-from rankmem_aggregator.insights.state_bounds import STATE, WHOLE_BITS, state_least, state_most
+from rankmem_aggregator.insights.state_bounds import WHOLE_BITS, state_least, state_most
 from rankmem_aggregator.insights.windows import (
     NEVER,
+    STATE,
     Place,
     higher_step,
     place_of,

@@ -131,7 +131,7 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     if not figures["is_steady"]:
         found.append("the input of the step before had another size, so that what it left behind may be odd")
     if figures["higher_step"] is not None:
-        held = f"{bytes_text(figures['higher_step_bytes'])}"
+        held = bytes_text(figures["higher_step_bytes"])
         found.append(f"step {figures['higher_step']} held more, {held}: these figures do not cover it")
     if figures["sharded"]:
         what = {"state": "the optimizer's state seems", "parameters": "parameters, gradients and state seem"}

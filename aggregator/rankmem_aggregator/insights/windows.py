@@ -26,7 +26,9 @@ BLOCKS_MAX: Final = 400_000
 """Of one step; some 400 MiB while they are compared."""
 NEVER: Final = 1 << 52
 """When a block dies that outlives its step; times in a log are below, and floats hold it."""
-LASTING: Final = frozenset({"parameter", "optimizer_state", "gradient"})
+STATE: Final = "optimizer_state"
+"""The category of what an optimizer keeps."""
+LASTING: Final = frozenset({"parameter", STATE, "gradient"})
 """Categories whose sizes follow from the model alone."""
 COMPUTING: Final = ("forward", "backward")
 """Phases in which blocks follow from the input."""
@@ -221,11 +223,10 @@ HIGHER_SHARE: Final = 1.01
 def higher_step(
     steps: Sequence[StepSize], step: int, peak_bytes: int, usable_bytes: int | None = None
 ) -> tuple[int, int] | None:
-    """The step that held most, and its bytes, where that is more than the peak of the one looked at.
+    """The step that held most, and its bytes; None where it is no matter.
 
-    It is by HIGHER_SHARE, or as little as decides what fits.
-
-    The first is left out: what it holds more is the start's.
+    It is one where it held HIGHER_SHARE of the peak of the one that is looked at, or any more that decides
+    what fits. The first step is left out: what it holds more is the start's.
 
     Args:
         steps: all of the device, in order.

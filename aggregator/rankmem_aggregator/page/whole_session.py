@@ -12,7 +12,7 @@ from rankmem_aggregator.page.reading import Reading
 from rankmem_protos.devices import HOST_MEMORY
 
 CELLS_MAX: Final = 1024
-"""Intervals of all of a running session; CELLS_MAX of ``static/session.js``."""
+"""Intervals of time of a diagram of cells, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,10 +38,9 @@ from rankmem_aggregator.page.rank_matrix import (
 )
 from rankmem_aggregator.page.reading import Reading
 from rankmem_aggregator.page.routes import SessionRoute
-from rankmem_aggregator.page.whole_session import WholeSession, first_device_type
+from rankmem_aggregator.page.whole_session import CELLS_MAX, WholeSession, first_device_type
 from rankmem_protos.bounds import NUMBER_MAX
 
-BINS_MAX: Final = 1024
 ROWS_MAX: Final = 2048
 STEPS_MAX: Final = 200
 FIGURES: Final = ("requested", "allocated", "active", "reserved")
@@ -63,7 +62,7 @@ class HeatAsked:
     )
     until_ns: int | None = parameter(TIME, "end", name="to", default=None)
     bins: int = parameter(
-        integer(1, BINS_MAX),
+        integer(1, CELLS_MAX),
         "intervals of time, at most; of all of a running session up to 1,024",
         default=400,
     )

@@ -14,3 +14,5 @@ export const BLOCK_GROUPINGS = [
 ];
 // Ranks of a request of /cell at most.
 export const CELL_RANKS_MAX = 256;
+// Intervals of time of a diagram of cells at most.
+export const CELLS_MAX = 1024;

@@ -2,9 +2,9 @@
 
 import * as api from "./api.js";
 import { begin, shown } from "./early.js";
+import { CELLS_MAX } from "./facts.js";
 import * as state from "./state.js";
 
-const CELLS_MAX = 1024; // as many intervals as /heat has
 let loaded = null;
 const listeners = new Set();
 

@@ -79,7 +79,11 @@ function stackOf(parts) {
   if (!parts.length) return null;
   const times = [...new Set(parts.flatMap((part) => part.times))].sort((a, b) => a - b);
   // Where a sample does not tell of a part, it is taken for what it was before.
-  const layers = [...parts].reverse().map((part) => ({ ...part, values: times.map((time) => at(part, time)) }));
+  const layers = [...parts].reverse().map((part) => {
+    const told = new Map(part.times.map((time, i) => [time, part.values[i]]));
+    let value = 0;
+    return { ...part, values: times.map((time) => (value = told.get(time) ?? value)) };
+  });
   return { times, layers };
 }
 
