@@ -2,7 +2,7 @@
 
 Stage: trainer and shipper. A daemon's standard input, output and errors may be closed. The next file that is
 opened gets their numbers then, and what any library writes to stderr would go into it: into the strings of a
-spool, say. ``above_the_standard_ones`` in ``tap/spool.cpp`` does the same. Standard library only.
+spool, say. ``open_own`` in ``tap/spool.cpp`` does more. Standard library only.
 """
 
 from __future__ import annotations

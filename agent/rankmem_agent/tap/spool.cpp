@@ -39,6 +39,8 @@ constexpr uint64_t kBusyRecords = RKM_RECORDS_PER_SEGMENT / 8;  // in one calm s
 constexpr uint64_t kSampleIntervalNs = 1'000'000'000;
 // What a process may write before it is known to be a rank: a million records.
 constexpr uint64_t kProvisionalSegments = 16;
+// Our files have descriptors from here on: below FD_SETSIZE, for programs that put all of theirs into a select().
+constexpr int kOwnDescriptors = 512;
 
 std::atomic<SampleHook> sample_hook{nullptr};
 std::atomic<bool> samples_asked{false};
@@ -84,21 +86,37 @@ std::string segment_path(const Keeper& state, uint64_t number) {
   return state.folder + name;
 }
 
-// The same file where no program has its input or output: those may be closed, and what a library writes to stderr
-// would go into ours. Keeps errno.
-int above_the_standard_ones(int fd) noexcept {
-  if (fd < 0 || fd > STDERR_FILENO) return fd;
-  const int moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+bool is_file_of(int fd, const char* path) noexcept {
+  struct stat found, named;
+  return fstat(fd, &found) == 0 && stat(path, &named) == 0 && found.st_dev == named.st_dev &&
+         found.st_ino == named.st_ino;
+}
+
+// Opens a file under a number that the program's own files will hardly have: a new file gets the lowest one that is
+// free. One of 0, 1 or 2 may be closed, and what a library writes to stderr would go into ours; and while our thread
+// works with a file, the program may close all numbers and give ours to a file of its own. So the low number is closed
+// only if it is still our file's. Where so high a number is not to be had, any above those three. Sets errno.
+int open_own(const char* path, int flags) noexcept {
+  const int low = ::open(path, flags | O_CLOEXEC, 0600);
+  if (low < 0) return low;
+  int moved = fcntl(low, F_DUPFD_CLOEXEC, kOwnDescriptors);
+  if (moved < 0 && low > STDERR_FILENO) return low;
+  if (moved < 0) moved = fcntl(low, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   const int failure = errno;
-  ::close(fd);
-  errno = failure;
-  return moved;
+  if (is_file_of(low, path)) ::close(low);
+  if (moved < 0 || is_file_of(moved, path)) {
+    errno = failure;
+    return moved;
+  }
+  ::close(moved);  // the program's by now; it keeps its own number
+  errno = EBADF;
+  return -1;
 }
 
 // Creates a file of `size` bytes whose blocks are reserved, maps it and makes every page present and writable.
 // Reserving first matters: a store into a hole of a full tmpfs is a SIGBUS. Sets errno and returns nullptr.
 char* map_reserved_file(const std::string& path, size_t size) noexcept {
-  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const int fd = open_own(path.c_str(), O_RDWR | O_CREAT | O_EXCL);
   if (fd < 0) return nullptr;
   int failure = posix_fallocate(fd, 0, static_cast<off_t>(size));
   void* base = MAP_FAILED;
@@ -239,7 +257,7 @@ uint64_t meminfo_bytes(const char* text, const char* name) noexcept {
 }
 
 size_t read_small_file(const char* path, char* buffer, size_t size) noexcept {
-  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open_own(path, O_RDONLY);
   const ssize_t got = fd < 0 ? 0 : read(fd, buffer, size - 1);
   if (fd >= 0) ::close(fd);
   buffer[got > 0 ? got : 0] = '\0';
@@ -324,7 +342,7 @@ int start_keeper(Keeper& state) noexcept {
 }
 
 int create_strings(const std::string& path) noexcept {
-  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const int fd = open_own(path.c_str(), O_RDWR | O_CREAT | O_EXCL);
   if (fd < 0) return -errno;
   char header[RKM_STRINGS_HEADER_BYTES] = RKM_STRINGS_MAGIC;
   const uint32_t version = RKM_FORMAT_VERSION;
@@ -351,7 +369,7 @@ void go_on_after_fork() noexcept {
 OwnFile life;
 
 bool is_locked_for_others(const char* path) noexcept {
-  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  const int fd = open_own(path, O_RDONLY);
   if (fd < 0) return false;
   const bool locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(fd);
@@ -360,7 +378,7 @@ bool is_locked_for_others(const char* path) noexcept {
 
 // Where locks do not hold, the control page names no file, and who asks goes by the process id.
 void hold_life(const std::string& path, RkmControl* control) noexcept {
-  const int fd = above_the_standard_ones(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int fd = open_own(path.c_str(), O_RDONLY);
   if (fd < 0) return;
   struct stat found;
   if (flock(fd, LOCK_EX | LOCK_NB) != 0 || fstat(fd, &found) != 0 || !is_locked_for_others(path.c_str())) {
