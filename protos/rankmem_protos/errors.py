@@ -55,7 +55,8 @@ CODE_OF_GRPC_STATUS_NAME: Final[dict[str, Code]] = {
 
 
 STALE_KEY: Final = "rankmem-stale-bin"
-"""In the trailing metadata of an answer: what it may lack while the aggregator's store is away."""
+"""In the initial metadata of an answer, as not each is read to its end: what it may lack while the
+aggregator's store is away."""
 REFUSED: Final = "this statement is refused"
 """Begins the message about one that ran as an aggregator crashed."""
 

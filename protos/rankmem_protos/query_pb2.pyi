@@ -165,6 +165,7 @@ class StatusReply(google.protobuf.message.Message):
     LAG_NS_FIELD_NUMBER: builtins.int
     SESSIONS_PRUNED_FIELD_NUMBER: builtins.int
     MESSAGES_DAMAGED_FIELD_NUMBER: builtins.int
+    UNSTORED_SINCE_NS_FIELD_NUMBER: builtins.int
     database_id: builtins.str
     database_path: builtins.str
     rankmem_version: builtins.str
@@ -194,6 +195,8 @@ class StatusReply(google.protobuf.message.Message):
     sessions_pruned: builtins.int
     messages_damaged: builtins.int
     """of shippers; their checksum was not that of their bytes"""
+    unstored_since_ns: builtins.int
+    """Wall clock: arrival of the oldest batch that answers have and the lake's files do not; 0: there is none."""
     def __init__(
         self,
         *,
@@ -220,8 +223,9 @@ class StatusReply(google.protobuf.message.Message):
         lag_ns: builtins.int = ...,
         sessions_pruned: builtins.int = ...,
         messages_damaged: builtins.int = ...,
+        unstored_since_ns: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches_committed", b"batches_committed", "batches_queued", b"batches_queued", "batches_refused", b"batches_refused", "commit_retries", b"commit_retries", "database_bytes", b"database_bytes", "database_id", b"database_id", "database_path", b"database_path", "disk_free_bytes", b"disk_free_bytes", "events_committed", b"events_committed", "lag_ns", b"lag_ns", "log_bytes", b"log_bytes", "messages_damaged", b"messages_damaged", "not_serving_reason", b"not_serving_reason", "now_ns", b"now_ns", "queue_bytes", b"queue_bytes", "rankmem_version", b"rankmem_version", "ranks_alive", b"ranks_alive", "rows_committed", b"rows_committed", "rss_bytes", b"rss_bytes", "schema_version", b"schema_version", "sessions_pruned", b"sessions_pruned", "started_ns", b"started_ns", "streams_open", b"streams_open"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches_committed", b"batches_committed", "batches_queued", b"batches_queued", "batches_refused", b"batches_refused", "commit_retries", b"commit_retries", "database_bytes", b"database_bytes", "database_id", b"database_id", "database_path", b"database_path", "disk_free_bytes", b"disk_free_bytes", "events_committed", b"events_committed", "lag_ns", b"lag_ns", "log_bytes", b"log_bytes", "messages_damaged", b"messages_damaged", "not_serving_reason", b"not_serving_reason", "now_ns", b"now_ns", "queue_bytes", b"queue_bytes", "rankmem_version", b"rankmem_version", "ranks_alive", b"ranks_alive", "rows_committed", b"rows_committed", "rss_bytes", b"rss_bytes", "schema_version", b"schema_version", "sessions_pruned", b"sessions_pruned", "started_ns", b"started_ns", "streams_open", b"streams_open", "unstored_since_ns", b"unstored_since_ns"]) -> None: ...
 
 global___StatusReply = StatusReply
 

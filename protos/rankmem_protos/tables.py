@@ -626,8 +626,8 @@ WEIGHT: Final = Table(
     columns=(
         *_OF_RANK,
         _text("name", "Name in the module tree.", nullable=False),
-        _bytes("size_bytes", "Size of the parameter."),
-        _bytes("grad_size_bytes", "Size of its gradient; 0 without one."),
+        _bytes("size_bytes", "Size of the parameter, or of this rank's shard of it."),
+        _bytes("grad_size_bytes", "Size of its gradient; 0 without one of its own, as under ZeRO."),
         _text("dtype", "Element type."),
         _text("shape", "Shape, such as [768, 3072]."),
         _int("stack_id", "Where it was made; see stack_frame."),

@@ -38,15 +38,16 @@ QUICK_FILES: Final = 5_000
 FILES_OF_A_SESSION: Final = 50
 FILES_OF_A_COMMIT: Final = 5
 BUDGETS: Final = {
-    "exact peak of the job": 1.4,
-    "exact peak of each host": 1.3,
-    "operators at each rank's peak": 1.2,
-    "peaks by category": 1.3,
-    "held at an instant, all ranks": 1.5,
-    "operators alive at an instant": 1.5,
-    "blocks alive at an instant, by category": 1.5,
+    "exact peak of the job": 1.7,
+    "exact peak of each host": 1.7,
+    "operators at each rank's peak": 1.7,
+    "peaks by category": 1.9,
+    "held at an instant, all ranks": 5.0,
+    "operators alive at an instant": 1.7,
+    "blocks alive at an instant, by category": 2.7,
 }
-"""CPU over the lake / over the file, at most; of other questions none is set."""
+"""CPU over the lake / over the file, at most; of other questions none is set. The design had less: see
+docs/decisions.md."""
 _ID: Final = SessionId(SESSION)
 
 

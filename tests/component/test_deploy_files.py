@@ -142,6 +142,68 @@ def test_the_action_records_both_sides_and_its_exit_code_is_the_verdict(tmp_path
     assert "aten::clone" in said
 
 
+def test_the_action_compares_with_the_commit_at_which_the_pull_request_branched_off(tmp_path: Path) -> None:
+    steps = _shell_of("github-memory-diff.yml")
+    work = tmp_path / "work"
+    work.mkdir()
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "rankmem").write_text('#!/bin/sh\ncat file >"$RUNNER_TEMP/recorded"\n')
+    (tools / "rankmem").chmod(0o755)
+
+    def shell(text: str) -> str:
+        more = {"RUNNER_TEMP": str(tmp_path), "HOME": str(tmp_path), "TRAIN": "x"}
+        environment = {**os.environ, **more, "PATH": f"{tools}:{os.environ['PATH']}"}
+        return subprocess.check_output(["bash", "-e", "-c", text], cwd=work, env=environment, text=True)
+
+    def commit(content: str) -> str:
+        own = "git add . && git -c user.name=x -c user.email=x@example.com commit -qm x && git rev-parse HEAD"
+        return shell(f"echo {content} >file && {own}").strip()
+
+    shell("git init -q . && git checkout -qb main")
+    commit("branched off")
+    shell("git checkout -qb change")
+    commit("changed")
+    shell("git checkout -q main")
+    tip = commit("what others changed since")
+    shell("git checkout -q change")
+    shell(steps["Record the base"].replace("${{ github.event.pull_request.base.sha }}", tip))
+    assert (tmp_path / "recorded").read_text() == "branched off\n"
+
+
+GH = """#!/bin/sh
+printf '%s\\n' "$*" >>"$RUNNER_TEMP/calls"
+case "$*" in *--jq*) cat "$RUNNER_TEMP/found" ;; esac
+"""
+
+
+def test_the_action_keeps_one_comment_and_has_none_of_what_was_not_compared(tmp_path: Path) -> None:
+    text = _shell_of("github-memory-diff.yml")["Say it in the pull request"]
+    (tmp_path / "gh").write_text(GH)
+    (tmp_path / "gh").chmod(0o755)
+    environment = {
+        **os.environ, "RUNNER_TEMP": str(tmp_path), "GITHUB_REPOSITORY": "me/it", "NUMBER": "7",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }  # fmt: skip
+
+    def calls(found: str) -> list[str]:
+        (tmp_path / "calls").write_text("")
+        (tmp_path / "found").write_text(found)
+        subprocess.run(["bash", "-e", "-c", text], env=environment, check=True)
+        return (tmp_path / "calls").read_text().splitlines()
+
+    assert calls("") == []
+    (tmp_path / "memory.md").write_text("**nothing is worse**\n")
+    listed, made = calls("")
+    assert listed.startswith("api --paginate repos/me/it/issues/7/comments --jq ")
+    assert made == f"pr comment 7 --body-file {tmp_path}/comment.md"
+    assert (tmp_path / "comment.md").read_text() == "<!-- rankmem diff -->\n**nothing is worse**\n"
+    _, edited = calls("31\n32\n")
+    assert edited == (
+        f"api --method PATCH repos/me/it/issues/comments/31 --field body=@{tmp_path}/comment.md"
+    )
+
+
 TRAIN = """
 import torch
 def main():

@@ -14,6 +14,7 @@ from hook_recorder import Recorded
 from rankmem_agent.hooks import caches, deepspeed, fsdp1
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.spool.layout import Category
 
 PARAMETER, GRADIENT, CACHE = Category.PARAMETER, Category.GRADIENT, Category.KV_CACHE
@@ -21,7 +22,7 @@ PARAMETER, GRADIENT, CACHE = Category.PARAMETER, Category.GRADIENT, Category.KV_
 
 def looked(recorded: Recorded, root: object = None) -> tuple[Sharding, Guard]:
     guard = Guard(0)
-    sharding = Sharding(recorded, torch.compiler.is_compiling, guard)
+    sharding = Sharding(recorded, torch.compiler.is_compiling, guard, Steps(recorded))
     sharding.look(root)
     return sharding, guard
 
@@ -34,6 +35,8 @@ def told(recorded: Recorded) -> list[tuple[Category, int]]:
 def module(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> ModuleType:
     made = ModuleType("theirs")
     monkeypatch.setitem(sys.modules, request.param, made)
+    if request.param.startswith("deepspeed."):  # its package is what is looked for
+        monkeypatch.setitem(sys.modules, request.param.rpartition(".")[0], ModuleType("zero"))
     return made
 
 

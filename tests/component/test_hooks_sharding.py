@@ -15,6 +15,7 @@ from hook_recorder import Recorded
 from rankmem_agent.hooks import sharding
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.sharding import Sharding
+from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.spool.layout import Category
 
 PARAMETER, GRADIENT = Category.PARAMETER, Category.GRADIENT
@@ -62,7 +63,7 @@ def genuine_checkpoint() -> Iterator[None]:
 
 def looked() -> tuple[Recorded, Sharding, Guard]:
     recorded, guard = Recorded(), Guard(0)
-    made = Sharding(recorded, torch.compiler.is_compiling, guard)
+    made = Sharding(recorded, torch.compiler.is_compiling, guard, Steps(recorded))
     made.look()
     made.look()
     return recorded, made, guard

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from hook_recorder import Recorded, step_hooks
+from rankmem_agent.hooks import deepspeed
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Removable
 from rankmem_agent.hooks.steps import REPEATS_MAX, Steps
@@ -105,6 +107,65 @@ def test_an_optimizer_inside_another_is_part_of_its_step(made: Made) -> None:
     outer = Sharded([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     _step(outer, outer)
     assert recorded.steps() == [(0, "Sharded"), (1, "Sharded")]
+
+
+class Zero:
+    """None of torch's optimizers; steps for one group of parameters after the other, as DeepSpeed's ZeRO."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, groups: int) -> None:
+        self.optimizer, self.groups = optimizer, groups
+
+    def step(self) -> str:
+        for _ in range(self.groups):
+            self.optimizer.step()
+        if self.groups < 0:
+            self.optimizer.step()
+            raise ZeroDivisionError
+        return "stepped"
+
+
+@pytest.fixture
+def zero(made: Made) -> type[Zero]:
+    module = ModuleType(deepspeed.STAGE_1_AND_2)
+    kind = type("DeepSpeedZeroOptimizer", (Zero,), {"step": Zero.step})
+    module.DeepSpeedZeroOptimizer = kind  # type: ignore[attr-defined]
+    deepspeed.wrap_stage_1_and_2(module, made[1])
+    return kind
+
+
+def test_zero_s_steps_for_each_group_of_parameters_are_one(made: Made, zero: type[Zero]) -> None:
+    recorded, _ = made
+    outer = zero(_optimizer(torch.optim.AdamW), groups=3)
+    assert [outer.step() for _ in range(3)] == ["stepped"] * 3
+    assert recorded.steps() == [(0, "AdamW"), (1, "AdamW"), (2, "AdamW")]
+    assert recorded.phases[-1] == Phase.OTHER
+    assert recorded.phases.count(Phase.OTHER) == 3
+
+
+def test_a_step_that_zero_skips_is_none(made: Made, zero: type[Zero]) -> None:
+    recorded, _ = made
+    optimizer = _optimizer()
+    zero(optimizer, groups=2).step()
+    zero(optimizer, groups=0).step()
+    assert recorded.steps() == [(0, "SGD")]
+
+
+def test_a_step_of_zero_s_that_raised_leaves_the_count_in_order(made: Made, zero: type[Zero]) -> None:
+    recorded, steps = made
+    optimizer = _optimizer()
+    with pytest.raises(ZeroDivisionError):
+        zero(optimizer, groups=-1).step()
+    assert (recorded.steps(), recorded.phases[-1], steps.inside.stack) == ([], Phase.OTHER, [])
+    _step(optimizer)
+    zero(optimizer, groups=2).step()
+    assert recorded.steps() == [(0, "SGD"), (1, "SGD")]
+
+
+def test_a_zero_of_another_version_is_left_as_it_is(made: Made) -> None:
+    module = ModuleType(deepspeed.STAGE_3)
+    before = dict(vars(module))
+    deepspeed.wrap_stage_3(module, lambda _: None, made[1])
+    assert vars(module) == before
 
 
 def test_a_step_with_a_closure_says_so_until_it_ends(made: Made) -> None:

@@ -239,3 +239,37 @@ def test_the_shards_of_fsdp2_are_told_with_the_local_size_and_the_whole_shape(ma
     assert {row["name"]: row["address"] for row in again if row["grad"]} == places
     assert {row["name"]: row["shape"] for row in again}["1.weight"] == [2, 4]
     assert {f["device_type"] for kind, f in made.recorded.records if kind is Kind.WEIGHT} == {DeviceType.CPU}
+
+
+def test_what_a_rank_keeps_under_zero_3_is_told_with_the_whole_shape_and_nothing_is_taken_for_tied(
+    made: Made,
+) -> None:
+    class Partitioned(nn.Linear):
+        """As DeepSpeed leaves a module that does not run: empty, each parameter with its partition."""
+
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            for parameter in self.parameters():
+                parameter.ds_shape = parameter.shape  # type: ignore[attr-defined]
+                parameter.ds_tensor = torch.zeros(-(-parameter.numel() // 2))  # type: ignore[attr-defined]
+                parameter.data = torch.empty(0)
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return given
+
+    class Elsewhere(Partitioned):
+        """All of it is kept by other ranks, or on a disk."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            for parameter in self.parameters():
+                parameter.ds_tensor = torch.empty(0)  # type: ignore[attr-defined]
+
+    net = nn.Sequential(Partitioned(), Elsewhere())
+    net(torch.ones(1, 4))
+    assert {row["name"]: (row["shape"], row["bytes"], row["address"]) for row in made.rows()} == {
+        "0.weight": ([4, 4], 32, net[0].weight.ds_tensor.data_ptr()),
+        "0.bias": ([4], 8, net[0].bias.ds_tensor.data_ptr()),
+        "1.weight": ([4, 4], 0, 0),
+        "1.bias": ([4], 0, 0),
+    }

@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PROGRAM = Path(__file__).parents[1] / "bench" / "lake_equal.py"
 
 
-@pytest.mark.long
 def test_a_lake_of_a_synthetic_job_answers_as_its_database() -> None:
     done = subprocess.run([sys.executable, PROGRAM, "--quick"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from constructed import BASE_NS, SECOND_NS
-from lake_answers import DeadlyTask, OnceDeadlyTask, check_views, whole_of
+from lake_answers import DeadlyTask, HeadlessTask, OnceDeadlyTask, check_views, whole_of
 from lake_clusters import joined_cluster, needs_ray, needs_spark, sail
 from lake_sessions import RESTARTED, STEADY, named_questions
 from rankmem_aggregator.lake import on_spark, worker
@@ -21,8 +22,9 @@ from rankmem_aggregator.lake.kernel import Task
 from rankmem_aggregator.lake.scattered import ScatteredQueries
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
-from ray_cluster import wait_for_workers
+from ray_cluster import START_S, wait_for_workers
 from repetitions import some_of
+from waiting import until
 
 AT_NS = BASE_NS + 2 * SECOND_NS + SECOND_NS // 3
 pytestmark = pytest.mark.timeout(400)
@@ -165,13 +167,44 @@ def test_an_answer_larger_than_a_message_of_spark_comes_in_pieces(
 
 
 @needs_spark
-def test_a_spark_server_that_dies_fails_the_question(lake: str) -> None:
+def test_a_spark_server_that_dies_over_a_part_fails_the_question(lake: str) -> None:
     with sail() as address, ScatteredQueries(lake, address, worth_bytes=0) as queries:
-        with pytest.raises(
-            RankmemError, match=r" of session .*: Spark at sc://127.0.0.1:\d+ gave it up: "
-        ) as caught:
+        match = (
+            r" of session .*: Spark at sc://127.0.0.1:\d+ gave it up: |no Spark Connect server at .*refused"
+        )
+        with pytest.raises(RankmemError, match=match) as caught:
             list(queries.engine.run(whole_of(queries, DeadlyTask)))
         assert caught.value.code is Code.UNAVAILABLE
+
+
+@needs_spark
+@pytest.mark.parametrize("is_back_at_once", [False, True])
+def test_a_spark_server_that_goes_away_fails_the_question_and_when_it_is_back_answers_the_next(
+    lake: str, file: Queries, is_back_at_once: bool
+) -> None:
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        address = first.enter_context(sail())
+        port = int(address.rpartition(":")[2])
+        queries = second.enter_context(ScatteredQueries(lake, address, worth_bytes=0))
+
+        def tasks() -> Iterator[Task]:
+            yield whole_of(queries)[0]
+            first.close()
+            if is_back_at_once:
+                second.enter_context(sail(port))
+            yield whole_of(queries)[1]
+
+        if is_back_at_once:
+            with contextlib.suppress(RankmemError):  # a server may take the session for a new one
+                list(queries.engine.run(tasks()))
+        else:
+            for asked in (tasks(), iter(whole_of(queries))):
+                with pytest.raises(RankmemError, match=r"no Spark Connect server at .*refused") as caught:
+                    list(queries.engine.run(asked))
+                assert caught.value.code is Code.UNAVAILABLE
+                assert caught.value.hint.startswith(on_spark.START)
+            second.enter_context(sail(port))
+        assert queries.peak(STEADY) == file.peak(STEADY)
 
 
 @pytest.mark.long
@@ -205,3 +238,28 @@ def test_an_engine_that_is_away_fails_at_once_and_says_what_to_start(form: str, 
     assert caught.value.code is Code.UNAVAILABLE
     assert caught.value.hint.startswith("start one: ")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.long
+@needs_ray
+def test_a_cluster_whose_head_dies_fails_the_question_and_when_it_is_back_answers_the_next(
+    ray_address: str, lake: str, file: Queries
+) -> None:
+    """The last one: the cluster is another one then."""
+    wait_for_workers()
+    with ScatteredQueries(lake, ray_address, worth_bytes=0) as queries:
+        expected, errors = file.peak(STEADY), list[RankmemError]()
+        with pytest.raises(RankmemError) as failed:
+            list(queries.engine.run(whole_of(queries, HeadlessTask)))
+        errors.append(failed.value)
+
+        def is_back() -> bool:
+            try:
+                return queries.peak(STEADY) == expected
+            except RankmemError as exc:
+                errors.append(exc)
+                return False
+
+        until("it is back", is_back, 3 * START_S)
+        assert {error.code for error in errors} == {Code.UNAVAILABLE}
+        assert not [error for error in errors if "tries" in error.message]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -19,16 +20,20 @@ from lake_answers import DeadlyTask, check_views, whole_of
 from lake_sessions import RESTARTED, STEADY, named_questions, rows_of
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake import kernel, peak
+from rankmem_aggregator.lake.catalog import read_catalog
+from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.kernel import Task, answer
 from rankmem_aggregator.lake.layout import OPENING
 from rankmem_aggregator.lake.parts import HostPart
 from rankmem_aggregator.lake.processes import Processes
 from rankmem_aggregator.lake.scattered import ScatteredQueries, host_parts, ordered, parts_of
-from rankmem_aggregator.lake.seeded import SUMMANDS
+from rankmem_aggregator.lake.seeded import SUMMANDS, SeededInstance
+from rankmem_aggregator.query.local import InstanceQueries
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.sql import query_text
+from rankmem_aggregator.store import templates
 from rankmem_protos.errors import Code, RankmemError
 from repetitions import examples, some_of
 
@@ -80,6 +85,31 @@ def test_what_adds_up_over_ranks_answers_as_the_file(
         assert found == file.sql(query_text(name), given_), name
         assert found is not None
         assert found.num_rows >= 3
+
+
+@pytest.mark.parametrize("are_views_kept", [True, False])
+@pytest.mark.parametrize("name", ["job_peak", "job_peak_held", "peak_by_ranks", *SUMMANDS])
+def test_what_an_engine_found_is_not_looked_for_again(
+    lake: str, file: Queries, monkeypatch: pytest.MonkeyPatch, name: str, are_views_kept: bool
+) -> None:
+    """An answer rests on what it found, here on nothing, however many events there are."""
+    by = "host" if name == "peak_by_ranks" else "category"
+    given_: dict[str, Value] = {"session": RESTARTED, "by": by, "order": "total", "time_ns": AT_NS}
+    given_ |= dict.fromkeys(("rank", "device", "per_rank", "shares"))
+
+    def asked(queries: Queries, text: str) -> pa.Table:
+        return queries.sql(text, {word: given_[word] for word in re.findall(r"\$(\w+)", text)})
+
+    statements = SUMMANDS.get(name, {"group_peak": "FROM group_peak($session, 'host')"})
+    found = {macro: asked(file, statement) for macro, statement in statements.items()}
+    assert all(rows.num_rows for rows in [asked(file, query_text(name)), *found.values()])
+    if not are_views_kept:
+        monkeypatch.setattr(templates, "place_views", lambda path: False)
+    files = LakeFiles(lake)
+    nothing = {macro: rows.slice(0, 0) for macro, rows in found.items()}
+    instance = SeededInstance(files, read_catalog(files).about(RESTARTED), nothing)
+    with InstanceQueries(lake, instance) as queries:
+        assert asked(queries, query_text(name)) != asked(file, query_text(name))
 
 
 @pytest.mark.long

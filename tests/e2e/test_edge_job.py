@@ -17,7 +17,7 @@ SERVE = (*RANKMEM, "serve", "--lake", "lake", "--listen", "127.0.0.1:0")
 
 def test_events_stay_on_the_host_until_they_are_fetched(tmp_path: Path) -> None:
     with subprocess.Popen(
-        (*SERVE, "--lake-interval-s", "0.5", "--lake-peak-bytes", "0"),
+        (*SERVE, "--lake-interval-s", "2", "--lake-peak-bytes", "0"),
         cwd=tmp_path,
         env=environment(tmp_path),
         stderr=subprocess.PIPE,

@@ -6,6 +6,7 @@ at its first run, which takes minutes.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from environment_over import environment_over, not_installed
 from harmless_runs import SCRIPTS
-from main_job import RANKMEM, TORCHRUN, call, rows
+from main_job import RANKMEM, TORCHRUN, call, rankmem, rows
 
 DEEPSPEED = "deepspeed>=0.18"
 MEGATRON = "megatron-core>=0.16"
@@ -47,10 +48,10 @@ def install(python: str, package: str, *options: str) -> None:
         pytest.skip(f"{package} cannot be installed here: {why}")
 
 
-def recorded(python: str, folder: Path, script: str, argument: str) -> None:
+def recorded(python: str, folder: Path, script: str, *arguments: str) -> None:
     """Trains with and without; both print the same losses, and both ranks are whole."""
     given = {"PYTHONPATH": os.pathsep.join(ROOTS), "DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
-    train = (python, *TORCHRUN[1:], "--nproc-per-node", "2", str(SCRIPTS / script), argument)
+    train = (python, *TORCHRUN[1:], "--nproc-per-node", "2", str(SCRIPTS / script), *arguments)
     run = (*RANKMEM, "run", "--db", "job.duckdb", "--no-diagnose", "--")
     losses = []
     for command in (train, (*run, *train)):
@@ -72,16 +73,31 @@ def held(folder: Path) -> list[tuple[str, int]]:
     return [(row["category"], row["size_bytes"]) for row in asked(folder, LARGE)]
 
 
+def sharded(folder: Path) -> list[str | None]:
+    """What whatif takes each rank to have sharded already."""
+    answers = [
+        json.loads(rankmem(folder, "whatif", "--db", "job.duckdb", "--rank", rank, "--format", "json"))
+        for rank in "01"
+    ]
+    return [answer["figures"].get("sharded") for answer in answers]
+
+
 def passing(folder: Path) -> set[tuple[str, str]]:
     """What large results of the model's own operators are known as."""
     return {(row["category"], row["operator"]) for row in asked(folder, CATEGORIES)}
 
 
 @pytest.mark.parametrize(
-    ("stage", "parameters"),
-    [("1", [ALL // 2, ALL]), ("2", [ALL // 2, ALL]), ("3", [ALL // 2, ALL // 2])],
+    ("stage", "parameters", "told"),
+    [
+        ("1", [ALL // 2, ALL], "state"),
+        ("2", [ALL // 2, ALL], "state"),
+        ("3", [ALL // 2, ALL // 2], "parameters"),
+    ],
 )
-def test_what_zero_holds_is_known(stage: str, parameters: list[int], python: str, tmp_path: Path) -> None:
+def test_what_zero_holds_is_known(
+    stage: str, parameters: list[int], told: str, python: str, tmp_path: Path
+) -> None:
     """Each rank has half of the optimizer's state and copies, and in stage 3 half of the parameters."""
     install(python, DEEPSPEED, "--no-build-isolation")
     recorded(python, tmp_path, "with_zero.py", stage)
@@ -95,6 +111,18 @@ def test_what_zero_holds_is_known(stage: str, parameters: list[int], python: str
         "SELECT DISTINCT category FROM allocation WHERE size_bytes = 2000000000 AND operator = 'aten::empty'",
     )
     assert [row["category"] for row in buffers] == ["gradient"], "of the reduction"
+    assert sharded(tmp_path) == [told] * 2
+    weights = asked(tmp_path, "SELECT size_bytes, shape FROM weight WHERE rank = 1 ORDER BY name")
+    assert [row["shape"] for row in weights] == ["[512]", "[512, 256]", "[64]", "[64, 512]"]
+    assert sum(row["size_bytes"] for row in weights) == parameters[-1], "what the rank keeps between uses"
+
+
+@pytest.mark.parametrize("stage", ["1", "3"])
+def test_zero_s_steps_for_two_groups_of_parameters_are_one(stage: str, python: str, tmp_path: Path) -> None:
+    install(python, DEEPSPEED, "--no-build-isolation")
+    recorded(python, tmp_path, "with_zero.py", stage, "groups")
+    steps = asked(tmp_path, "SELECT rank, count(*) AS n, any_value(optimizer) AS by FROM step GROUP BY rank")
+    assert sorted(map(tuple, (row.values() for row in steps))) == [(0, 5, "AdamW"), (1, 5, "AdamW")]
 
 
 @pytest.mark.parametrize("tensor_parallel", ["1", "2"])
@@ -117,3 +145,20 @@ def test_megatron_s_coordinates_and_buffers_are_known(
         f"AND size_bytes >= {ALL} AND freed_ns IS NULL",
     )  # fmt: skip
     assert buffer["category"] == "gradient"
+    assert sharded(tmp_path) == ["nothing"] * 2
+
+
+@pytest.mark.parametrize(("way", "told"), [("whole", "nothing"), ("distributed", "state")])
+def test_whether_megatron_s_optimizer_is_distributed_is_known(
+    way: str, told: str, python: str, tmp_path: Path
+) -> None:
+    install(python, MEGATRON)
+    recorded(python, tmp_path, "with_megatron_optimizer.py", way)
+    assert sharded(tmp_path) == [told] * 2
+
+
+def test_deepspeed_without_zero_shards_nothing(python: str, tmp_path: Path) -> None:
+    """Stage 0: its optimizer has the whole state."""
+    install(python, DEEPSPEED, "--no-build-isolation")
+    recorded(python, tmp_path, "with_zero.py", "0")
+    assert sharded(tmp_path) == ["nothing"] * 2

@@ -55,8 +55,11 @@ def test_what_a_loop_logs_are_the_database_s_figures_of_its_own_steps(tmp_path: 
         window = stored[begin : step - 100]
         assert figures["rankmem/peak_bytes"] == max(row["peak_bytes"] for row in window)
         assert figures["rankmem/last_bytes"] == window[-1]["last_bytes"]
-        assert 0 < figures["rankmem/headroom_bytes"] < 1 << 50
         begin = step - 100
+    # The first steps may have ended before the first sample of the host.
+    headrooms = [figures.get("rankmem/headroom_bytes") for _, figures in logged]
+    assert None not in headrooms[headrooms.count(None) :]
+    assert 0 < headrooms[-1] < 1 << 50
     (marker,) = rows(
         tmp_path, "sql", "SELECT name, kind FROM marker WHERE kind = 'annotate'", "--db", "steps.duckdb"
     )

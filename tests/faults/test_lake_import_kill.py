@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest_client import IngestClient
-from lake_serving import SESSION, Log, check_rows, recorded_logs, send, serving
+from lake_serving import SESSION, Log, check_rows, recorded_logs, send, send_rest, serving
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.lake.check import check_lake
 from rankmem_aggregator.server.aggregator import open as open_aggregator
@@ -41,29 +40,6 @@ def start(database: Path, lake: Path) -> subprocess.Popen[str]:
     """The import, in a process of its own."""
     command = [sys.executable, "-m", "rankmem_cli", "lake", "import", str(database), "--lake", str(lake)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def send_rest(address: str, log: Log) -> None:
-    """Sends a log from what is stored on, as a shipper does, until all is stored."""
-    last = log.batches[-1].sequence_last
-    with IngestClient(address) as client:
-        while True:
-            client.send(open_spool=log.opening)
-            reply = client.reply()
-            while reply.WhichOneof("body") != "spool_state":
-                reply = client.reply()
-            rest = [b for b in log.batches if b.sequence_first > reply.spool_state.last_sequence]
-            if not rest:
-                assert reply.spool_state.last_sequence == last
-                return
-            for batch in rest:
-                client.send(batch=batch)
-            done = 0
-            while done < len(rest):
-                reply = client.reply()
-                done += reply.WhichOneof("body") in ("ack", "refusal")
-                if reply.WhichOneof("body") == "refusal":
-                    assert reply.refusal.code == "conflict", reply
 
 
 def check_ended(process: subprocess.Popen[str]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +22,18 @@ from lake_story import JOB, STORY, lake_story
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake.catalog import Catalog, read_catalog
 from rankmem_aggregator.lake.check import check_lake
+from rankmem_aggregator.lake.compact import compact_lake
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.layout import DataFile
+from rankmem_aggregator.lake.prune import prune_lake
+from rankmem_aggregator.lake.queries import LakeQueries
+from rankmem_aggregator.lake.vacuum import vacuum_lake
+from rankmem_aggregator.query.queries import Queries
+from rankmem_aggregator.retention.limits import Limits
 from rankmem_protos.errors import RankmemError
 from two_sessions import NEW, OLD, two_sessions
+from waiting import until
 
 TRIES, FASTER = 8, 0.8
 """Tries of a kill, and the share of its time that a process is given after one that had ended first."""
@@ -126,10 +135,13 @@ def in_small_files(folder: Path, name: str, pieces: int) -> Path:
     return folder / name
 
 
+def questions_of(queries: Queries) -> list[object]:
+    return [queries.job_peak(STORY), queries.peak_by(STORY, by="category"), queries.ranks(STORY)]
+
+
 def answers_of(lake: Path) -> list[object]:
     with connect(f"lake:{lake}") as queries:
-        of_story = [queries.job_peak(STORY), queries.peak_by(STORY, by="category"), queries.ranks(STORY)]
-        return [num_rows(queries), *of_story]
+        return [num_rows(queries), *questions_of(queries)]
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
@@ -178,11 +190,7 @@ def test_questions_are_answered_the_same_while_a_lake_is_compacted_vacuumed_and_
         while not is_over.is_set():
             with connect(f"lake:{lake}") as queries:
                 for _ in range(3):
-                    found = [
-                        queries.job_peak(STORY),
-                        queries.peak_by(STORY, by="category"),
-                        queries.ranks(STORY),
-                    ]
+                    found = questions_of(queries)
                     if found != expected:
                         failures.append(found)
 
@@ -203,4 +211,54 @@ def test_questions_are_answered_the_same_while_a_lake_is_compacted_vacuumed_and_
             thread.join()
     assert failures == []
     assert {file.session_id for file in seen(lake).of_table("session")} == {STORY}
+    assert check_lake(str(lake)).faults == ()
+
+
+def test_questions_are_answered_the_same_while_vacuum_deletes_what_was_joined_and_pruned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers have the newest version: of others nothing is kept."""
+    lake = in_small_files(tmp_path, "lake", 4)
+    _, *expected = answers_of(lake)
+    before = {file.path for file in seen(lake).files}
+    compact_lake(str(lake))
+    prune_lake(str(lake), Limits(), [JOB])
+    newest = seen(lake)
+    gone = before - {file.path for file in newest.files}
+    asked, failures = [0, 0], list[object]()
+    is_over, delete = threading.Event(), LakeFiles.delete
+
+    def delete_beside_questions(files: LakeFiles, path: str) -> None:
+        time.sleep(1.0 / len(gone))
+        delete(files, path)
+
+    def ask(number: int) -> None:
+        while not is_over.is_set():
+            try:
+                with LakeQueries(str(lake), version=newest.version) as queries:
+                    found = questions_of(queries)
+            except RankmemError as exc:
+                found = [exc]
+            failures.extend([found] if found != expected else [])
+            asked[number] += 1
+
+    def asked_again() -> None:
+        before = list(asked)
+        until("both have asked again", lambda: all(map(operator.lt, before, asked)))
+
+    monkeypatch.setattr(LakeFiles, "delete", delete_beside_questions)
+    with ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(ask, number) for number in range(2)]
+        try:
+            asked_again()
+            vacuums = [threads.submit(vacuum_lake, str(lake), kept_hours=0) for _ in range(2)]
+            deleted = {file.path for vacuum in vacuums for file in vacuum.result().files}
+            asked_again()
+        finally:
+            is_over.set()
+    assert [reader.result() for reader in asking] == [None, None]
+    assert failures == []
+    assert gone
+    assert gone <= deleted
+    assert not any((lake / path).exists() for path in gone)
     assert check_lake(str(lake)).faults == ()

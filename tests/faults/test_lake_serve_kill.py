@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -20,11 +21,13 @@ import pytest
 import lake_serving
 from faults.scene import free_port
 from ingest_client import IngestClient
-from lake_serving import Log, check_rows, recorded_logs
+from lake_serving import Log, check_rows, recorded_logs, send_rest
 from rankmem_aggregator.lake.check import check_lake
+from seaweed import BUCKET, needs_weed, object_store, reached_at
 from waiting import DEADLINE_S, until
 
 LOGS = 3
+LONG = [pytest.mark.long, pytest.mark.timeout(3600)]
 IN_VAIN = (AssertionError, OSError, grpc.RpcError)
 """Of a client whose aggregator was killed."""
 
@@ -32,13 +35,13 @@ IN_VAIN = (AssertionError, OSError, grpc.RpcError)
 class Killed:
     """An aggregator's process, which is started again on its port."""
 
-    def __init__(self, folder: Path, lake: str, name: str, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, lake: str, name: str, interval_s: float = 0.3) -> None:
         self.address = f"127.0.0.1:{free_port()}"
         self.log = folder / f"{name}.log"
-        self._environment = environment | {
+        self._environment = dict(os.environ) | {
             "RANKMEM_SERVE_LAKE": lake,
             "RANKMEM_LISTEN": self.address,
-            "RANKMEM_SERVE_LAKE_INTERVAL_S": "0.3",
+            "RANKMEM_SERVE_LAKE_INTERVAL_S": str(interval_s),
         }
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -63,6 +66,15 @@ class Killed:
         assert self._process is not None
         self._process.kill()
         self._process.wait(DEADLINE_S)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
 
 class Sending:
@@ -117,17 +129,38 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Log]:
         return recorded_logs(tmp_path_factory.mktemp("logs"), ranks=LOGS, attempts=1, calls=100)
 
 
-def kill_again_and_again(
-    folder: Path, lake: str, logs: list[Log], kills: int, environment: dict[str, str]
-) -> Iterator[str]:
-    """Sends the logs while aggregators die; yields what these logged."""
-    chance = random.Random(kills)
-    both = [Killed(folder, lake, name, environment) for name in ("first", "second")]
-    addresses = [aggregator.address for aggregator in both]
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A bucket of an object store, which processes of this one reach."""
+    with object_store(tmp_path_factory.mktemp("weed")) as (address, _), reached_at(f"http://{address}"):
+        yield f"s3://{BUCKET}"
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where lakes may be."""
+    return f"lake:{tmp_path}" if request.param == "folder" else request.getfixturevalue("bucket")
+
+
+@contextlib.contextmanager
+def two(folder: Path, lake: str, **options: float) -> Iterator[list[Killed]]:
+    """Two aggregators of a lake, which listen."""
+    both = [Killed(folder, lake, name, **options) for name in ("first", "second")]
     for aggregator in both:
         aggregator.start()
-    for aggregator in both:
-        aggregator.await_ready()
+    try:
+        for aggregator in both:
+            aggregator.await_ready()
+        yield both
+    finally:
+        for aggregator in both:
+            aggregator.kill()
+
+
+def kill_again_and_again(both: list[Killed], logs: list[Log], kills: int) -> Iterator[str]:
+    """Sends the logs while aggregators die; yields what these logged."""
+    chance = random.Random(kills)
+    addresses = [aggregator.address for aggregator in both]
     allowed = [0.0]
     sending = [Sending(log, addresses, allowed, seed) for seed, log in enumerate(logs)]
     sending += [Sending(log, addresses[::-1], allowed, 100 + seed) for seed, log in enumerate(logs)]
@@ -146,23 +179,62 @@ def kill_again_and_again(
             one.is_done = True
         for one in sending:
             one.thread.join(DEADLINE_S)
-        for aggregator in both:
-            aggregator.kill()
     yield from (aggregator.log.read_text() for aggregator in both)
 
 
 @pytest.mark.parametrize(
-    ("rounds", "kills"), [(1, 3), pytest.param(10, 10, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    ("place", "rounds", "kills"),
+    [
+        ("folder", 1, 3),
+        pytest.param("folder", 10, 10, marks=LONG),
+        pytest.param("store", 3, 3, marks=[*LONG, needs_weed]),
+    ],
+    indirect=["place"],
 )
 def test_two_aggregators_that_are_killed_store_all_once(
-    tmp_path: Path, logs: list[Log], rounds: int, kills: int
+    tmp_path: Path, place: str, logs: list[Log], rounds: int, kills: int
 ) -> None:
     said = ""
     for number in range(rounds):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        lake = f"lake:{folder}/lake"
-        said += "".join(kill_again_and_again(folder, lake, logs, kills, dict(os.environ)))
+        lake = f"{place}/killed-{kills}-{number}"
+        with two(tmp_path, lake) as both:
+            said += "".join(kill_again_and_again(both, logs, kills))
         check_rows(lake, logs)
         assert check_lake(lake).faults == ()
     assert "is stored by another aggregator" in said, "the senders were never in each other's way"
+
+
+@pytest.mark.parametrize("place", ["folder", pytest.param("store", marks=needs_weed)], indirect=True)
+@pytest.mark.parametrize("pauses", [3, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
+def test_an_aggregator_that_is_paused_while_another_stores_its_spools_stores_nothing_twice(
+    tmp_path: Path, place: str, logs: list[Log], pauses: int
+) -> None:
+    """It is paused before its commit or within it, and goes on with that when others have stored more."""
+    chance, refused = random.Random(pauses), 0
+    lake, interval_s = f"{place}/paused-{pauses}", 1.0
+    with two(tmp_path, lake, interval_s=interval_s) as both:
+        for number in range(pauses):
+            victim, other = both if number % 2 else both[::-1]
+            most = {log.opening.spool_id: (number + 1) * len(log.batches) // pauses for log in logs}
+            with contextlib.ExitStack() as opened:
+                clients = []
+                for log in logs:
+                    client = opened.enter_context(IngestClient(victim.address, receipts=True))
+                    client.send(open_spool=log.opening)
+                    stored = client.reply().spool_state.last_sequence
+                    for batch in log.batches[: most[log.opening.spool_id] - 1]:
+                        if batch.sequence_first > stored:
+                            client.send(batch=batch)
+                    clients.append(client)
+                time.sleep(chance.uniform(0, 1.2 * interval_s) if number else 0)
+                with victim.paused():
+                    for log in logs:
+                        send_rest(other.address, log, most[log.opening.spool_id])
+                for client in clients:
+                    for reply in client.end():
+                        if reply.WhichOneof("body") == "refusal":
+                            assert reply.refusal.code == "conflict", reply
+                            refused += 1
+    check_rows(lake, logs)
+    assert check_lake(lake).faults == ()
+    assert refused, "the paused aggregator was never about to store what another had"

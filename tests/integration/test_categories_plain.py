@@ -86,7 +86,7 @@ OPTIMIZER = """
 sys.path.insert(0, {support!r})
 tap.enable(ALL)
 from category_witness import hooked
-guard, _ = hooked(tap)
+guard = hooked(tap).guard
 net = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
 optimizer = torch.optim.{optimizer}(net.parameters(), {options})
 for _ in range(4):

@@ -186,3 +186,13 @@ def test_the_short_import_loads_nothing_heavy(package: str) -> None:
     )
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_who_asks_a_file_loads_no_messages() -> None:
+    check = (
+        "import sys; import rankmem_aggregator.query.local; import rankmem_aggregator.lake.worker; "
+        "heavy = {'grpc', 'google.protobuf', 'pandas'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -40,6 +40,7 @@ NO_ANSWERS = {
     "close",
     "copy_to",
     "interrupt",
+    "recent_missing",
     "stream",
     "with_missing",
 }
@@ -138,7 +139,8 @@ def answer(queries: Queries, made: Call) -> Any:
 
 
 def answers(queries: Queries, events_max: int) -> list[Any]:
-    """All calls; once more the curves of totals, as a long recording has them; and what a leak rests on."""
+    """All calls; again the curves of totals, as a long recording has them; what leaks and a comparison
+    rest on."""
     found = [answer(queries, made) for made in CALLS]
     patch = pytest.MonkeyPatch()
     for limit in (name for name in vars(timeline_module) if name.startswith("EVENTS_")):
@@ -148,8 +150,9 @@ def answers(queries: Queries, events_max: int) -> list[Any]:
     # The guide's job has too few steps for a leak: no public question asks for these.
     found += [
         queries._ask(name, session=queries.session_id(), rank=None)
-        for name in ("held_after_steps", "new_sizes")
+        for name in ("held_after_steps", "new_sizes", "given_bytes", "optimizers_of_ranks")
     ]
+    found.append(queries._ask("input_arguments", session=queries.session_id()))
     # Nor has it addresses, without which nothing is replayed.
     place = {"attempt": 0, "rank": 1, "device": "cuda:1"}
     found.append(queries._ask("allocator_start", session=queries.session_id(), **place))
@@ -181,7 +184,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
 NAMES = [f"{made[0]} {made[1]} {made[2]}" for made in CALLS] + [
     "a long timeline", "a long timeline of the job", "a long timeline by category",
-    "held after steps", "sizes that come first", "what an allocator held at the start 'rank': 0}",
+    "held after steps", "sizes that come first", "bytes of inputs that come", "optimizers",
+    "arguments that come", "what an allocator held at the start 'rank': 0}",
 ]  # fmt: skip
 
 
@@ -212,14 +216,14 @@ def test_every_method_and_every_named_query_is_asked(both: Both) -> None:
 
 
 def test_what_is_read_by_seconds_is_marked_as_thinned(both: Both) -> None:
-    assert [table.schema.metadata[b"exact"] for table in both.local[-5:-3]] == [b"False", b"False"]
+    assert [table.schema.metadata[b"exact"] for table in both.local[-8:-6]] == [b"False", b"False"]
 
 
 def test_most_answers_have_rows(both: Both) -> None:
     empty = {
         name for name, rows in zip(NAMES, both.local, strict=True) if isinstance(rows, pa.Table) and not rows
     }
-    none_there = ("gap", "incomplete", "'rank': 0}", "sizes that come first")  # inputs were not recorded
+    none_there = ("gap", "incomplete", "'rank': 0}", "that come")  # inputs were not recorded
     assert all(any(part in name for part in none_there) for name in empty), empty
 
 

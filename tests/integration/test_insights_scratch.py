@@ -51,6 +51,6 @@ def test_the_scratch_of_all_tensors_at_once_follows_from_a_run_tensor_by_tensor(
 @pytest.mark.parametrize("name", ["adamw", "adam"])
 def test_the_peak_tensor_by_tensor_follows_from_a_run_at_once(windows: dict[str, Window], name: str) -> None:
     step = Step.of_window(windows[f"{name} at once"])
-    assert one_at_a_time(step, step.lives()).peak()[0] == pytest.approx(
+    assert one_at_a_time()(step, step.lives()).peak()[0] == pytest.approx(
         windows[f"{name} alone"].peak()[0], rel=0.005
     )

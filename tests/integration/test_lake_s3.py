@@ -10,6 +10,7 @@ import pytest
 from pyarrow.fs import S3FileSystem
 
 from careless_store import careless_store
+from failing_lake import many_events
 from ingest_client import IngestClient
 from lake_checks import num_rows, with_hashes
 from lake_pieces import in_pieces, store_end
@@ -27,6 +28,7 @@ from rankmem_aggregator.lake.vacuum import vacuum_lake
 from rankmem_aggregator.retention.limits import Limits
 from rankmem_protos.errors import Code, RankmemError
 from seaweed import BUCKET, needs_weed, object_store, reached_at
+from two_sessions import OLD
 from waiting import until
 
 pytestmark = needs_weed
@@ -37,6 +39,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3FileSystem]:
     """A bucket, with the environment that reaches it."""
     with object_store(tmp_path_factory.mktemp("weed")) as (address, files), reached_at(f"http://{address}"):
         yield files
+
+
+def test_a_file_that_several_threads_read_has_the_rows_that_were_written(
+    store: S3FileSystem, tmp_path: Path
+) -> None:
+    database, lake = many_events(tmp_path / "many.duckdb"), f"s3://{BUCKET}/many"
+    import_database(database, lake)
+    text = "SELECT sum(requested_bytes)::BIGINT AS bytes, bit_xor(hash(seq)) AS seqs FROM memory_event"
+    with connect(database) as file, connect(lake) as queries:
+        assert queries.sql(text) == file.sql(text)
+        assert queries.job_peak(OLD) == file.job_peak(OLD)
 
 
 def test_a_lake_in_an_object_store_answers_as_the_database(store: S3FileSystem, tmp_path: Path) -> None:

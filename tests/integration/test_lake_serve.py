@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from failing_lake import EVENTS, FailingLake, many_events
 from ingest_client import IngestClient
 from lake_checks import differences, quick_differences, table_differences
 from lake_serving import (
@@ -23,9 +25,11 @@ from lake_serving import (
     serving,
 )
 from rankmem_aggregator import connect
-from rankmem_aggregator.lake import batch_files, catalog, commits
+from rankmem_aggregator.lake import batch_files, catalog, commits, served
+from rankmem_aggregator.lake.catalog import read_catalog
 from rankmem_aggregator.lake.check import check_lake
 from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.import_ import import_database
 from rankmem_aggregator.lake.moves import add_and_move
 from rankmem_aggregator.lake.served import TailInstance
 from rankmem_aggregator.query.queries import Queries
@@ -36,6 +40,7 @@ from rankmem_ship import pace, send_buffer
 from rankmem_ship.config import ShipConfig
 from rankmem_ship.shipper import Shipper
 from sample_batches import RankSource
+from two_sessions import NEW, OLD, two_sessions
 from waiting import until
 
 HOUR_S = 3600.0
@@ -165,6 +170,57 @@ def test_a_commit_changes_the_lists_of_its_tables_and_no_view(
         assert changed.isdisjoint({"availability", "segment_sample", "oom_event"})
         send(aggregator.address, logs[1:])
         assert rows_of(queries) > first
+
+
+def test_an_aggregator_answers_from_no_file_that_is_not_what_was_stored(tmp_path: Path) -> None:
+    database, lake = two_sessions(tmp_path / "two.duckdb"), tmp_path / "lake"
+    import_database(database, str(lake))
+    (file,) = [f for f in read_catalog(LakeFiles(str(lake))).of_table("memory_event") if f.session_id == OLD]
+    place = lake / file.path
+    content = place.read_bytes()
+    with serving(lake) as aggregator, connect(aggregator.address) as queries:
+        expected = rows_of(queries), queries.job_peak(NEW)
+        pq.write_table(pq.read_table(place, partitioning=None).slice(1), place)
+        check_refused(queries, tmp_path / "copy.duckdb", f"{place} has .* it is torn, or another file")
+        assert queries.job_peak(NEW) == expected[1]  # it needs no file of another
+        place.unlink()
+        check_refused(queries, tmp_path / "copy.duckdb", f"{place} is missing")
+        place.write_bytes(content)
+        assert (rows_of(queries), queries.job_peak(NEW)) == expected
+
+
+def test_a_store_that_fails_amid_an_answer_is_named_and_other_questions_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import_database(many_events(tmp_path / "two.duckdb"), str(tmp_path / "lake"))
+    store = FailingLake(str(tmp_path / "lake"))
+    monkeypatch.setattr(served, "LakeFiles", lambda address: store)
+    with serving(tmp_path / "lake") as aggregator, connect(aggregator.address) as queries:
+        store.fails = True
+        with pytest.raises(
+            RankmemError, match=f"{store.root}/memory_event/.* cannot be read: .*no route"
+        ) as failed:
+            queries.sql("SELECT * FROM memory_event")
+        assert failed.value.code is Code.UNAVAILABLE
+        with pytest.raises(RankmemError, match="syntax error"):
+            queries.sql("SELEC 1")
+        assert queries.sessions().num_rows == 2
+        store.fails = False
+        assert rows_of(queries) == EVENTS
+
+
+def check_refused(queries: Queries, copy: Path, what: str) -> None:
+    """Each question that reads the file is refused in these words."""
+    asked: list[Callable[[], object]] = [
+        lambda: rows_of(queries),
+        lambda: queries.job_peak(OLD),
+        lambda: queries.copy_to(copy),
+    ]
+    for ask in asked:
+        with pytest.raises(RankmemError, match=what) as refused:
+            ask()
+        assert refused.value.code is Code.INVALID
+        assert "rankmem lake check" in refused.value.hint
 
 
 def test_a_statement_under_way_reads_the_state_in_which_it_began(

@@ -38,9 +38,9 @@ class Counting:
         self.asked[text.splitlines()[0]] += 1
         return self._queries.sql(text, parameters)
 
-    def with_missing(self, answer: pa.Table, full_id: str) -> pa.Table:
+    def recent_missing(self, full_id: str) -> list[dict[str, Any]]:
         self.asked["missing"] += 1
-        return self._queries.with_missing(answer, full_id)
+        return self._queries.recent_missing(full_id)
 
 
 def long_log(rank: int) -> RankLog:

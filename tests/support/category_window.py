@@ -20,12 +20,7 @@ from torch.profiler import _memory_profiler as oracle
 from category_models import MODELS
 from category_models_more import MODELS as MORE
 from category_models_ranks import MODELS as ON_RANKS
-from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.modules import Modules
-from rankmem_agent.hooks.sharding import Sharding
-from rankmem_agent.hooks.step_hooks import StepHooks
-from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.hooks.tags import Tags
+from hooked import hook
 from rankmem_agent.tap.library import Stat, Tap
 
 ENGINE = "autograd::engine::evaluate_function"
@@ -39,15 +34,7 @@ def record_window(tap: Tap, model: str, path: Path, *, warm_up: int, steps: int,
         torch.cuda.init()
         torch.set_default_device(device)
         tap.attach_cuda()
-    guard = Guard(0)
-    is_compiling = torch.compiler.is_compiling
-    of_steps = Steps(tap)
-    tags, sharding = (hooks(tap, is_compiling, guard) for hooks in (Tags, Sharding))
-    modules = Modules(tap, is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader())
-    for hooks in (modules, tags, StepHooks(tap, is_compiling, guard, of_steps, tags)):
-        hooks.install()
-    modules.when_named(tags.tree)
-    modules.when_named(sharding.look)
+    guard = hook(tap, torch.compiler.is_compiling, weighs=False).guard
     step = (MODELS | MORE | ON_RANKS)[model]()
     options = {"record_shapes": True, "profile_memory": True, "with_stack": True}
     profiler = profile(activities=[ProfilerActivity.CPU], **options)

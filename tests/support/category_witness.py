@@ -19,12 +19,7 @@ from torch.distributed.fsdp._flat_param import FlatParamHandle
 from torch.nn import functional
 
 import category_models_ranks as ranks
-from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.modules import Modules
-from rankmem_agent.hooks.sharding import Sharding
-from rankmem_agent.hooks.step_hooks import StepHooks
-from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.hooks.tags import Tags
+from hooked import Hooked, hook
 from rankmem_agent.tap.library import Stat, Tap
 
 STEPS = 4
@@ -102,22 +97,14 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
-def hooked(tap: Tap) -> tuple[Guard, Steps]:
-    """The agent's hooks, installed as the agent does."""
-    guard = Guard(0)
-    steps, is_compiling = Steps(tap), torch.compiler.is_compiling
-    tags, sharding = (kind(tap, is_compiling, guard) for kind in (Tags, Sharding))
-    modules = Modules(tap, is_compiling, guard, lambda: steps.phase_outside)
-    for each in (modules, tags, StepHooks(tap, is_compiling, guard, steps, tags)):
-        each.install()
-    modules.when_named(tags.tree)
-    modules.when_named(sharding.look)
-    return guard, steps
+def hooked(tap: Tap) -> Hooked:
+    """The hooks, installed without what reads frames or weights."""
+    return hook(tap, torch.compiler.is_compiling, reads_frames=False, weighs=False)
 
 
 def run(tap: Tap, name: str, folder: Path) -> None:
     """Trains as ``category_models_ranks`` does, and leaves witness.json in the folder."""
-    guard, _ = hooked(tap)
+    guard = hooked(tap).guard
     witness = Witness(tap)
     witness.flat_parameters()
     training = ranks.joined(name)

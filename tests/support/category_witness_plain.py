@@ -530,10 +530,10 @@ CASES: dict[str, Callable[[Witness], None]] = {
 
 def run(tap: Tap, name: str, folder: Path) -> None:
     """Runs a case, and leaves witness.json in the folder."""
-    guard, steps = hooked(tap)
-    told.connect(tap, steps, torch.compiler.is_compiling)
+    hooks = hooked(tap)
+    told.connect(tap, hooks.steps, torch.compiler.is_compiling)
     witness = Witness(tap)
     CASES[name](witness)
-    if guard.failures:
+    if hooks.guard.failures:
         raise AssertionError("a hook failed")
     (folder / "witness.json").write_text(json.dumps(witness.seen))

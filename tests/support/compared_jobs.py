@@ -39,6 +39,10 @@ class Run:
     """Bytes that come and go at random."""
     inputs: str = "shapes"
     """shapes, bytes (of the batch's blocks alone) or nothing."""
+    arguments: tuple[tuple[str, str, int], ...] = (("0", "int64", 8),)
+    """Of the model: name, type and bytes of an element; each has 512 for each sample."""
+    validation: int = 0
+    """Bytes that the model holds without autograd in every fourth step."""
     line: int = 41
     complete: bool = True
     is_running: bool = False
@@ -71,6 +75,10 @@ class Run:
                 forward_43 = forward | {"stack_id": 3}
                 log.alloc(f"e{step}", self.extra, at=at + 2, operator="aten::gelu", **forward_43)
                 log.free(f"e{step}", at=at + 3)
+            if self.validation and step % 4 == 3:
+                log.alloc(f"v{step}", self.validation, at=at + 4, operator="aten::linear", **forward)
+                log.free(f"v{step}", at=at + 5)
+                self._give(log, rank, step, 64, at, with_grad=False)
             if self.noise:
                 log.alloc(f"n{step}", 1 + rng.randrange(self.noise), at=at + 4, operator="aten::mm", **common)
                 log.free(f"n{step}", at=at + 5)
@@ -81,15 +89,18 @@ class Run:
             log.free(f"x{step}", at=at + 8)
             log.step_ends(step, at=at + 9)
 
-    def _give(self, log: RankLog, rank: int, step: int, batch: int, at: int) -> None:
-        self.given.append(
-            {
-                "session_id": self.session_id, "attempt": 0, "rank": rank, "step": step, "time_ns": at,
-                "seq": log.events[-1]["seq"] + 1, "module": "GPT", "with_grad": True, "argument": "0",
-                "dtype": "int64", "shape": f"[{batch}, 512]", "size_bytes": batch << 12,
-                "call_bytes": batch << 12, "num_left_out": 0,
-            }
-        )  # fmt: skip
+    def _give(
+        self, log: RankLog, rank: int, step: int, batch: int, at: int, *, with_grad: bool = True
+    ) -> None:
+        elements = batch * 512
+        call = {
+            "session_id": self.session_id, "attempt": 0, "rank": rank, "step": step, "time_ns": at,
+            "seq": log.events[-1]["seq"] + 1, "module": "GPT", "with_grad": with_grad, "num_left_out": 0,
+            "call_bytes": sum(elements * size for _, _, size in self.arguments),
+        }  # fmt: skip
+        for name, dtype, size in self.arguments:
+            tensor = {"argument": name, "dtype": dtype, "size_bytes": elements * size}
+            self.given.append(call | tensor | {"shape": f"[{batch}, 512]"})
         log.skip()
 
 

@@ -110,17 +110,18 @@ def record(cases: Sequence[Sequence[Case]], database: Path) -> None:
 def judge(cases: Sequence[Sequence[Case]], database: Path) -> list[Judged]:
     """What is said of each case."""
     from rankmem_aggregator import connect
-    from rankmem_aggregator.insights.diff import Steps
+    from rankmem_aggregator.insights.diff_steps import Steps
 
     with connect(database) as queries:
-        rows = queries._ask("steps_with_inputs", session=queries.session_id(None)).to_pylist()
+        rows = queries._ask("steps_with_inputs", session=queries.session_id(None), arguments=None).to_pylist()
     found = []
     for rank, own in enumerate(cases):
         steps = [row for row in rows if row["rank"] == rank]
         for case in own:
             parts = []
             for training in case.trainings():
-                parts.append(Steps(rows=steps[2 : training.steps]))
+                own_steps = steps[2 : training.steps]
+                parts.append(Steps(rows=own_steps, every=own_steps))
                 del steps[: training.steps]
             base, again, changed, paired = parts
             true = paired.values("peak_bytes") / base.values("peak_bytes") - 1
@@ -130,7 +131,8 @@ def judge(cases: Sequence[Sequence[Case]], database: Path) -> list[Judged]:
 
 
 def _said(base: object, head: object) -> Said:
-    from rankmem_aggregator.insights.diff import Steps, judge_steps
+    from rankmem_aggregator.insights.diff import judge_steps
+    from rankmem_aggregator.insights.diff_steps import Steps
 
     assert isinstance(base, Steps)
     assert isinstance(head, Steps)

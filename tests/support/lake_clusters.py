@@ -30,9 +30,9 @@ needs_spark = pytest.mark.skipif(NO_SPARK is not None, reason=str(NO_SPARK))
 
 
 @contextlib.contextmanager
-def sail() -> Iterator[str]:
+def sail(port: int = 0) -> Iterator[str]:
     """A Spark Connect server on loopback, with one process that runs all: its address for an engine."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
+    with socket.create_server(("127.0.0.1", port)) as probe:
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [sys.executable, "-m", "pysail", "spark", "server", "--ip", "127.0.0.1", "--port", str(port)],

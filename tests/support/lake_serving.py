@@ -145,6 +145,35 @@ def send(address: str, logs: Sequence[Log]) -> None:
             client.acks(len(log.batches))
 
 
+def send_rest(address: str, log: Log, most: int | None = None) -> None:
+    """Sends a log from what is stored on, as a shipper does, until all is stored.
+
+    Args:
+        address: of an aggregator.
+        log: whose batches these are.
+        most: only so many of them, from the beginning.
+    """
+    wanted = log.batches[:most]
+    with IngestClient(address) as client:
+        while True:
+            client.send(open_spool=log.opening)
+            reply = client.reply()
+            while reply.WhichOneof("body") != "spool_state":
+                reply = client.reply()
+            rest = [batch for batch in wanted if batch.sequence_first > reply.spool_state.last_sequence]
+            if not rest:
+                assert reply.spool_state.last_sequence >= wanted[-1].sequence_last
+                return
+            for batch in rest:
+                client.send(batch=batch)
+            done = 0
+            while done < len(rest):
+                reply = client.reply()
+                done += reply.WhichOneof("body") in ("ack", "refusal")
+                if reply.WhichOneof("body") == "refusal":
+                    assert reply.refusal.code == "conflict", reply
+
+
 def _rows_of(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 

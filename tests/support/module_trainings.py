@@ -22,15 +22,10 @@ import category_models
 import category_models_more
 import category_models_ranks
 import trained_models
-from rankmem_agent.hooks.guard import Guard
+from hooked import hook
 from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.recorder import ModuleSlot
-from rankmem_agent.hooks.sharding import Sharding
-from rankmem_agent.hooks.step_hooks import StepHooks
-from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.hooks.tags import Tags
-from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.spool.layout import Category, Kind
 from rankmem_agent.tap.build import build_tap
 from rankmem_agent.tap.library import Tap, What
@@ -487,26 +482,19 @@ def main(name: str, folder: Path, steps: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     random.seed(0)
-    tap, guard = Tap(build_tap()), Guard(0)
+    tap = Tap(build_tap())
     tap.open(folder, BUDGET_BYTES)
     tap.attach_cpu()
     tap.attach_calls()
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS | What.COMPARE_MODULES)
-    of_steps, tags = Steps(tap), Tags(tap, is_compiling, guard)
-    by_frames = Modules(tap, is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader())
-    weights = Weights(tap, by_frames.names, lambda: of_steps.number, is_compiling, guard)
-    for tell in (weights.tree_named, tags.tree, Sharding(tap, is_compiling, guard).look):
-        by_frames.when_named(tell)
-    by_hooks = Modules(Compared(tap), is_compiling, guard, lambda: of_steps.phase_outside)
-    step_hooks = StepHooks(tap, is_compiling, guard, of_steps, tags, weights)
-    for hooks in (tags, weights, by_frames, by_hooks, step_hooks):
-        hooks.install()
+    hooked = hook(tap, is_compiling)
+    Modules(Compared(tap), is_compiling, hooked.guard, lambda: hooked.steps.phase_outside).install()
     training = TRAININGS[name]()
     for _ in range(steps):
         training()
     tap.stop_stacks()
     tap.close()
-    if guard.failures:
+    if hooked.guard.failures:
         raise AssertionError("a hook failed")
 
 

@@ -136,7 +136,7 @@ def judge(pair: Pair, before: tuple[Step, dict[str, int]], after: Step) -> Judge
 def _edit(pair: Pair, step: Step, weights: dict[str, int]) -> Edit:
     if pair.remedy in STATE_SHARES:
         return scaled({"optimizer_state": STATE_SHARES[pair.remedy]})
-    found = {each.name: each for each in remedies_of(step, weights, max(pair.ranks, 2), pair.ranks)}
+    found = {each.name: each for each in remedies_of(step, weights, max(pair.ranks, 2), pair.ranks > 1)}
     return found[pair.remedy].edit
 
 

@@ -34,6 +34,15 @@ def sized_steps(
     scratch_bytes: int = 0,
     parts: int = 0,
     weight_bytes: int = WEIGHT_BYTES,
+    power: float = 0,
+    power_bytes: int = 4,
+    evaluates: int = 0,
+    evaluates_as: str = "Net",
+    keeps_evaluated: bool = False,
+    loads_bytes: int = 0,
+    loads_in_turn: bool = False,
+    keeps_samples: bool = False,
+    keeps_gradients: bool = False,
     **more: Any,
 ) -> RankLog:
     """The log of a training, one step for each of the batches; the last one's input is kept to the next
@@ -45,6 +54,15 @@ def sized_steps(
         scratch_bytes: of it; 0: as large as a weight.
         parts: of each gradient, made and added to it while it is there, as where a layer is called again.
         weight_bytes: of a layer.
+        power: of the batch, with which a table grows that the loss makes for a while.
+        power_bytes: of the table, for each one of that power.
+        evaluates: samples of an evaluation at the begin of each step.
+        evaluates_as: the path of the model that is evaluated.
+        keeps_evaluated: what the last layer makes in it is kept until that of the next step is there.
+        loads_bytes: of each sample, loaded one by one as by a DataLoader without workers; 0: none are.
+        loads_in_turn: each is freed before the next one is made.
+        keeps_samples: until those of the next step are there, as a list of pictures is kept.
+        keeps_gradients: until the next step begins.
         more: fields of RankLog.
     """
     log = RankLog(rank=rank, ended=(len(batches) + 1) * SECOND_NS, **more)
@@ -58,7 +76,11 @@ def sized_steps(
         _step(
             log, step, batch, at, of,
             casts=step in odd, scratch=scratch, scratch_bytes=scratch_bytes or weight_bytes, parts=parts,
-            weight_bytes=weight_bytes,
+            weight_bytes=weight_bytes, power=power, power_bytes=power_bytes, evaluates=evaluates,
+            evaluates_as=evaluates_as, keeps_evaluated=keeps_evaluated,
+            loads_bytes=loads_bytes, loads_in_turn=loads_in_turn,
+            keeps_samples=keeps_samples, kept=batches[step - 1] if keeps_samples and step else 0,
+            keeps_gradients=keeps_gradients,
         )  # fmt: skip
     return log
 
@@ -85,6 +107,16 @@ def _step(
     scratch_bytes: int,
     parts: int,
     weight_bytes: int,
+    power: float,
+    power_bytes: int,
+    evaluates: int,
+    evaluates_as: str,
+    keeps_evaluated: bool,
+    loads_bytes: int,
+    loads_in_turn: bool,
+    keeps_samples: bool,
+    kept: int,
+    keeps_gradients: bool,
 ) -> None:
     def made(
         name: str, size: int, operator: str, category: str, phase: str, module: str | None = None
@@ -105,7 +137,31 @@ def _step(
         at += 1
         log.free(f"{name}.{step}", at=at)
 
+    for layer in range(LAYERS if keeps_gradients and step else 0):
+        log.free(f"g{layer}.{step - 1}", at=at)
+    if evaluates:
+        made("evaluated", evaluates * HIDDEN_BYTES, "aten::randn", "input", "other")
+    for layer in range(LAYERS if evaluates else 0):
+        made(
+            f"e{layer}", evaluates * HIDDEN_BYTES, "aten::linear", "activation", "forward",
+            f"{evaluates_as}.layers.{layer}",
+        )  # fmt: skip
+        if not keeps_evaluated or layer < LAYERS - 1:
+            freed(f"e{layer}")
+        elif step:
+            log.free(f"e{layer}.{step - 1}", at=at)
+    if evaluates:
+        freed("evaluated")
+    samples = range(batch if loads_bytes else 0)
+    for sample in samples:
+        made(f"sample{sample}", loads_bytes, "aten::from_file", "unknown", "other")
+        if loads_in_turn:
+            freed(f"sample{sample}")
     made("x", batch * SAMPLE_BYTES, "aten::randn", "input", "other")
+    for sample in () if loads_in_turn or keeps_samples else samples:
+        freed(f"sample{sample}")
+    for sample in range(kept):
+        log.free(f"sample{sample}.{step - 1}", at=at)
     for layer in range(LAYERS):
         module = f"Net.layers.{layer}"
         if casts:
@@ -119,6 +175,9 @@ def _step(
     made("loss", batch * LOGIT_BYTES, "aten::cross_entropy_loss", "activation", "forward", "Net")
     freed("logits")
     freed("loss")
+    if power:
+        made("table", round(batch**power * power_bytes), "aten::mul", "temporary", "forward", "Net")
+        freed("table")
     for layer in reversed(range(LAYERS)):
         module = f"Net.layers.{layer}"
         made(f"g{layer}", weight_bytes, "aten::mm", "gradient", "backward", module)
@@ -131,7 +190,8 @@ def _step(
             for moment in "mv":
                 made(f"{moment}{layer}", weight_bytes, "aten::zeros_like", "optimizer_state", "optimizer")
     for layer in range(LAYERS):
-        freed(f"g{layer}")
+        if not keeps_gradients:
+            freed(f"g{layer}")
         if scratch:
             made(f"t{layer}", scratch_bytes, scratch, "temporary", "optimizer")
             freed(f"t{layer}")

@@ -24,15 +24,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 import module_trainings
 import varied_trainings
+from hooked import hook
 from module_trainings import Step, adam, supervised
 from rankmem_agent.hooks import user_api as told
-from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.modules import Modules
-from rankmem_agent.hooks.sharding import Sharding
-from rankmem_agent.hooks.step_hooks import StepHooks
-from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.hooks.tags import Tags
-from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.tap.build import build_tap
 from rankmem_agent.tap.library import Stat, Tap, What
 
@@ -243,7 +237,7 @@ def main(
     on_device(device)
     torch.manual_seed(0)
     random.seed(0)
-    tap, guard = Tap(build_tap(with_evidence=True)), Guard(0)
+    tap = Tap(build_tap(with_evidence=True))
     tap.open(folder, BUDGET_BYTES)
     tap.attach_cpu()
     if device != "cpu":
@@ -251,14 +245,8 @@ def main(
         tap.attach_cuda()
     tap.attach_calls()
     is_compiling = module_trainings.is_compiling
-    of_steps, tags = Steps(tap), Tags(tap, is_compiling, guard)
-    modules = Modules(tap, is_compiling, guard, lambda: of_steps.phase_outside, tap.module_reader())
-    weights = Weights(tap, modules.names, lambda: of_steps.number, is_compiling, guard)
-    for tell in (weights.tree_named, tags.tree, Sharding(tap, is_compiling, guard).look):
-        modules.when_named(tell)
-    for hooks in (tags, weights, modules, StepHooks(tap, is_compiling, guard, of_steps, tags, weights)):
-        hooks.install()
-    told.connect(tap, of_steps, is_compiling)
+    hooked = hook(tap, is_compiling)
+    told.connect(tap, hooked.steps, is_compiling)
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS | What.EVIDENCE)
     if audits_every:
         assert tap.choose_steady(audits_every)
@@ -274,7 +262,7 @@ def main(
         raise AssertionError("frames gave other keys than read anew")
     tap.stop_stacks()
     tap.close()
-    if guard.failures:
+    if hooked.guard.failures:
         raise AssertionError("a hook failed")
 
 

@@ -15,15 +15,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from hooked import hook
 from rankmem_agent import annotate
 from rankmem_agent.hooks import user_api as told
-from rankmem_agent.hooks.guard import Guard
-from rankmem_agent.hooks.modules import Modules
-from rankmem_agent.hooks.sharding import Sharding
-from rankmem_agent.hooks.step_hooks import StepHooks
-from rankmem_agent.hooks.steps import Steps
-from rankmem_agent.hooks.tags import Tags
-from rankmem_agent.hooks.weights import Weights
 from rankmem_agent.tap.build import build_tap
 from rankmem_agent.tap.library import Tap, What
 
@@ -210,24 +204,12 @@ def _language(model: nn.Module, *, mixed: bool = False) -> Step:
 
 def _recording(folder: Path) -> Tap:
     """The tap with everything on, and the hooks that the agent installs."""
-    tap, guard = Tap(build_tap()), Guard(0)
+    tap = Tap(build_tap())
     tap.open(folder, BUDGET_BYTES)
     tap.attach_cpu()
     tap.attach_calls()
     tap.enable(What.CPU_EVENTS | What.CALLS | What.STACKS)
-    steps = Steps(tap)
-    tags = Tags(tap, torch.compiler.is_compiling, guard)
-    modules = Modules(
-        tap, torch.compiler.is_dynamo_compiling, guard, lambda: steps.phase_outside, tap.module_reader()
-    )
-    weights = Weights(tap, modules.names, lambda: steps.number, torch.compiler.is_dynamo_compiling, guard)
-    modules.when_named(weights.tree_named)
-    modules.when_named(tags.tree)
-    modules.when_named(Sharding(tap, torch.compiler.is_dynamo_compiling, guard).look)
-    step_hooks = StepHooks(tap, torch.compiler.is_compiling, guard, steps, tags, weights)
-    for hooks in (tags, modules, weights, step_hooks):
-        hooks.install()
-    told.connect(tap, steps, torch.compiler.is_compiling)
+    told.connect(tap, hook(tap, torch.compiler.is_compiling).steps, torch.compiler.is_compiling)
     return tap
 
 

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from rankmem_aggregator.query import fetching
-from rankmem_aggregator.query.fetching import fetch_peak
+from rankmem_aggregator.query.aggregator_state import AggregatorState
+from rankmem_aggregator.query.fetching import fetch_peak, is_stored_within
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.sql import query_text
 from rankmem_cli.args.options import Target
 from rankmem_cli.run.fetching import Wanted, fetch_events, ranks_of
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_protos.query_pb2 import StatusReply
 
 SESSION = "S"
 Range = tuple[int, int]
@@ -106,3 +108,17 @@ def test_a_list_that_names_no_ranks_is_an_error_and_not_all_of_them(text: str) -
 
 def test_ranks_are_numbers_and_ranges() -> None:
     assert ranks_of("4-6,0,5") == [0, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("since", "is_stored"),
+    [([0], True), ([101], True), ([100, 100, 0], True), ([90, 100, 120], True), ([90, 90, 90, 90], False)],
+    ids=["nothing is received", "all came later", "it is stored", "later ones wait", "the store is away"],
+)
+def test_what_came_is_waited_for_until_the_lake_has_it(since: list[int], is_stored: bool) -> None:
+    said = iter(since)
+
+    def state() -> AggregatorState:
+        return AggregatorState.of(StatusReply(now_ns=100, unstored_since_ns=next(said, since[-1])))
+
+    assert is_stored_within(state, 60.0 if is_stored else 0.0) is is_stored

@@ -14,7 +14,7 @@ SIZES = st.lists(st.integers(1, 64), min_size=3, max_size=40)
 
 def side(sizes: list[int] | Numbers, *, named: bool = False) -> Side:
     values = np.array(sizes, float)
-    return Side(bytes=values, names=[str(each) if named else None for each in values])
+    return Side(sizes=values, names=[str(each) if named else None for each in values])
 
 
 @given(SIZES, SIZES, st.integers(-1000, 1000), st.integers(0, 500), st.booleans())
@@ -22,23 +22,34 @@ def test_of_lines_the_difference_is_exact_whatever_the_batches(
     base: list[int], head: list[int], more: int, slope: int, named: bool
 ) -> None:
     one, other = side(base, named=named), side(head, named=named)
-    if equal_input(one.bytes, other.bytes) is None:
+    if equal_input(one.sizes, other.sizes) is None:
         assert max(min(base), min(head)) > min(max(base), max(head))
         with pytest.raises(ValueError, match="do not overlap"):
-            compared(one, one.bytes, other, other.bytes)
+            compared(one, one.sizes, other, other.sizes)
         return
-    found = compared(one, 5000 + slope * one.bytes, other, 5000 + more + slope * other.bytes)
+    found = compared(one, 5000 + slope * one.sizes, other, 5000 + more + slope * other.sizes)
     assert found.difference == pytest.approx(more, abs=1e-6)
     assert found.error == pytest.approx(0, abs=1e-6)
 
 
 def test_the_same_inputs_are_compared_with_each_other_where_no_line_fits() -> None:
     rng = np.random.default_rng(1)
-    base, head = rng.integers(2, 6, 30), rng.integers(3, 6, 30)
+    base, head = rng.integers(2, 9, 60), rng.integers(3, 9, 60)
     found = compared(side(base, named=True), 2.0**base * 1000, side(head, named=True), 2.0**head * 1000 + 7)
     assert found.difference == 7
     assert found.error == 0
     assert abs(compared(side(base), 2.0**base * 1000, side(head), 2.0**head * 1000 + 7).error) > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_a_square_over_other_ranges_the_difference_is_small(seed: int) -> None:
+    """Lengths of 16 to 128 and of 96 to 160: lines through all would differ by some per cent."""
+    rng = np.random.default_rng(seed)
+    base, head = (np.sort(rng.choice(np.arange(*ends), 40)).astype(float) for ends in ((16, 129), (96, 161)))
+    values = [1e6 + 1000 * each + 400 * each**2 for each in (base, head)]
+    found = compared(side(base), values[0], side(head), values[1])
+    assert abs(found.difference) < 0.01 * found.base
+    assert abs(found.difference) < 3 * found.error
 
 
 @pytest.mark.parametrize("count", [3, 5, 10, 30])

@@ -29,7 +29,7 @@ from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_cli.run.first_finding import finding_line
 from rankmem_protos.errors import Code, RankmemError
-from remedied_steps import remedied_steps
+from remedied_steps import given_inputs, remedied_steps
 from repetitions import long_but
 
 pytestmark = pytest.mark.slow
@@ -61,8 +61,17 @@ def rising(connection: duckdb.DuckDBPyConnection, *, lacks: bool = False) -> Non
 
 
 def late(connection: duckdb.DuckDBPyConnection) -> None:
-    """Each step keeps what the one before left until after its forward, for nothing."""
-    store_logs(connection, [remedied_steps(late=True)])
+    """Each step keeps a result of the one before until it has its own, for nothing."""
+    log = remedied_steps(keeps_result=True)
+    store_logs(connection, [log])
+    store_rows(connection, "step_input", given_inputs(log))
+
+
+def loading_ahead(connection: duckdb.DuckDBPyConnection) -> None:
+    """Each step loads what the next one reads."""
+    log = remedied_steps(late=True)
+    store_logs(connection, [log])
+    store_rows(connection, "step_input", given_inputs(log))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +101,18 @@ def test_each_job_shows_what_it_was_made_with_and_its_evidence(
         f"cannot tell: {name}: {reason}" for name, reason in untold.items()
     ]
     assert any(note.startswith("the highest peak, ") for note in answer.notes)
+
+
+def test_what_the_next_step_may_read_is_no_finding(tmp_path: Path) -> None:
+    with opened(tmp_path, loading_ahead) as queries:
+        assert queries.diagnose().rows.num_rows == 0
+
+
+def test_what_seems_to_be_left_over_is_suspected(tmp_path: Path) -> None:
+    with opened(tmp_path, late) as queries:
+        (row,) = queries.diagnose().rows.to_pylist()
+    assert (row["bytes"], row["certainty"]) == (14 * MIB, "suspected")
+    assert row["sentence"].endswith("at no cost, if the next step does not use them")
 
 
 def test_a_peak_before_the_steady_steps_is_exact(tmp_path: Path) -> None:
@@ -134,6 +155,23 @@ def test_the_peak_without_a_leak_is_computed_step_by_step(tmp_path: Path) -> Non
     # Weights, a step of 22 GiB and the ring of 24 batches; the step's own 12 MiB may be in its peak or not.
     assert row["peak_after_least"] == (8 + 22 + 3) * GIB - 12 * MIB
     assert row["bytes"] < 12 * MIB * 70, "not all that leaks was there at the peak"
+
+
+def test_the_peak_without_a_leak_is_suspected_where_some_of_it_may_be_none(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        log = RankLog(ended=80 * SECOND_NS)
+        for step in range(70):
+            at = (step + 1) * SECOND_NS
+            log.alloc(f"a{step}", 4 * MIB, at=at, device=GPU, operator="aten::linear")
+            if step >= 50:
+                log.alloc(f"b{step}", 4 * MIB, at=at + 1, device=GPU, operator="aten::stack")
+            log.step_ends(step, at=at + 5)
+        store_logs(connection, [log])
+
+    with opened(tmp_path, fill) as queries:
+        assert queries.leaks().certainty == "predicted"
+        (row,) = [row for row in queries.diagnose().rows.to_pylist() if row["kind"] == "leak"]
+    assert row["certainty"] == "suspected"
 
 
 def test_what_other_processes_hold_is_what_the_device_would_lose(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from compared_jobs import BASE, HEAD, MIB, Run, store_runs
 from constructed import clear, empty_database
 from json_schema import faults
 from rankmem_aggregator.insights.answer import Answer
-from rankmem_aggregator.insights.compare import Compared
-from rankmem_aggregator.insights.diff import SCHEMA, Limit, verdict_of
-from rankmem_aggregator.insights.diff_text import markdown, moved, notes
+from rankmem_aggregator.insights.compare import Compared, Judged
+from rankmem_aggregator.insights.diff import SCHEMA
+from rankmem_aggregator.insights.diff_limits import Limit, verdict_of
+from rankmem_aggregator.insights.diff_text import markdown, moved, notes, sentence
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.moved import Part, paired
 from rankmem_aggregator.query import open as opening
@@ -53,7 +54,14 @@ def ask(database: Path) -> Ask:
 
 
 def verdicts(answer: Answer) -> dict[str, str | None]:
-    return {row["what"]: row["verdict"] for row in answer.rows.to_pylist() if row["what"] != "part"}
+    """Of the figures that are medians."""
+    others = ("part", "highest")
+    return {row["what"]: row["verdict"] for row in answer.rows.to_pylist() if row["what"] not in others}
+
+
+def highest(answer: Answer) -> dict[str, Any]:
+    (row,) = (row for row in answer.rows.to_pylist() if row["what"] == "highest")
+    return row
 
 
 def parts(answer: Answer) -> list[tuple[int, str, str]]:
@@ -93,6 +101,25 @@ def test_what_is_held_and_what_got_better(ask: Ask) -> None:
     assert better.sentence.startswith("1 rank better at equal input, none worse: ")
 
 
+@pytest.mark.parametrize("held", ["better", "same"])
+def test_what_got_better_is_told_of_a_figure_with_that_verdict(held: str) -> None:
+    falls = {"peak": (2 * MIB, "same"), "held": (5 * MIB, held), "allocated": (9 * MIB, None)}
+    own = [
+        Judged(
+            what=what,
+            rank=0,
+            device="cpu",
+            figure=Compared(base=20 * MIB, head=20 * MIB - fall, error=0),
+            limit=MIB,
+            verdict=verdict,
+        )
+        for what, (fall, verdict) in falls.items()
+    ]
+    figures = {"num_ranks": 1, "ranks_worse": [], "ranks_unclear": [], "ranks_better": [0]}
+    told = ": held at a step's end -5.00 MiB (-25.00%)" if held == "better" else ""
+    assert sentence(own, figures) == f"1 rank better at equal input, none worse{told}"
+
+
 def test_a_larger_batch_that_is_the_same_at_equal_input_is_no_difference(ask: Ask) -> None:
     answer = ask({"batches": (8, 20)})
     assert answer.verdict == "fine"
@@ -127,6 +154,105 @@ def test_a_difference_counts_beyond_the_limit_and_three_errors(
     figure = Compared(base=float(MIB), head=float(MIB + difference), error=float(error))
     assert verdict_of(figure, limit, is_judged=True)[1] == verdict
     assert verdict_of(figure, None, is_judged=False)[1] is None
+
+
+IDS = ("0", "int64", 8)
+MASK = ("mask", "int64", 8)
+FIXED = {"batches": (8, 8)}
+
+
+def test_an_argument_of_one_side_alone_is_left_out_of_the_inputs_size(ask: Ask) -> None:
+    """By bytes a batch of head with a mask would be compared with twice the batch of base."""
+    with_mask = {"arguments": (IDS, MASK)}
+    for head, base in ((with_mask, {}), ({}, with_mask)):
+        answer = ask(head, base)
+        assert (answer.verdict, answer.certainty, verdicts(answer)["peak"]) == ("fine", "predicted", "same")
+        side = "head" if head else "base"
+        assert answer.figures["left_out"] == [f"mask of {side}"]
+        assert answer.notes[1] == (
+            "inputs are compared by the elements of the arguments that both sides have, without mask of "
+            f"{side}"
+        )
+    assert ask(with_mask | FIXED, FIXED).verdict == "fine", "the batch is the same"
+    answer = ask(with_mask | {"extra": 5 * MIB})
+    assert (answer.verdict, answer.rows.to_pylist()[0]["difference_bytes"]) == ("finding", 5 * MIB)
+    assert answer.figures["head_input_elements"] == [6 * 512, 12 * 512]
+
+
+def test_inputs_of_another_type_are_compared_by_their_elements(ask: Ask) -> None:
+    halved = {"arguments": (("0", "int32", 4),)}
+    for more in (FIXED, {"batches": (4, 16)}):
+        answer = ask(halved | more, more)
+        assert (answer.verdict, verdicts(answer)["peak"]) == ("fine", "same")
+        assert answer.figures["retyped"] == ["0 (int64 in base, int32 in head)"]
+
+
+def test_arguments_under_another_name_are_the_same_and_others_cannot_be_compared(ask: Ask) -> None:
+    answer = ask({"arguments": (("ids", "int64", 8),)})
+    assert (answer.verdict, answer.figures["renamed"]) == ("fine", ["0 -> ids"])
+    assert "arguments taken for the same under another name: 0 -> ids" in answer.notes
+    answer = ask({"arguments": (("pixels", "float32", 4),)})
+    assert (answer.verdict, answer.exit_code("suspected")) == ("cannot tell", 2)
+    assert answer.sentence == (
+        "the model's arguments are others in head (pixels) than in base (0), so steps of equal input cannot "
+        "be found"
+    )
+
+
+def test_where_both_sides_have_arguments_of_their_own_the_answer_is_only_suspected(ask: Ask) -> None:
+    answer = ask({"arguments": (IDS, ("images", "float16", 2))}, {"arguments": (IDS, ("images_", "int8", 1))})
+    assert (answer.verdict, answer.certainty) == ("fine", "suspected")
+
+
+def test_a_longer_list_of_tensors_is_no_other_argument(ask: Ask) -> None:
+    lists = [tuple((f"images.{place}", "float32", 4) for place in range(length)) for length in (2, 3)]
+    answer = ask({"arguments": lists[1]}, {"arguments": lists[0]})
+    assert (answer.figures["input"], answer.certainty) == ("input_bytes", "suspected")
+    assert any("(images.2 of head): taken for more of the same" in note for note in answer.notes)
+
+
+LIMIT = {"peak": Limit(share=0.02)}
+
+
+def test_a_higher_step_among_others_is_named_and_judged_with_a_limit(ask: Ask) -> None:
+    """The median of all steps does not see a validation in every fourth."""
+    small, large = {"validation": MIB, "steps": 20}, {"validation": 300 * MIB, "steps": 24}
+    answer = ask(large, small)
+    assert (answer.verdict, highest(answer)["verdict"]) == ("fine", None)
+    assert "; but the highest step went from 20" in answer.sentence
+    assert answer.notes[0].startswith("the highest step of base is ")
+    assert answer.notes[0].endswith("does not show it; no verdict without a limit, as --limit peak=2%")
+    answer = ask(large, small, limits=LIMIT)
+    assert (answer.verdict, verdicts(answer)["peak"]) == ("finding", "same")
+    assert answer.sentence.startswith("highest step is worse at equal input: ")
+    assert ask(small, large, limits=LIMIT).verdict == "fine"
+    assert ask(large, {**large, "seed": 3}, limits=LIMIT).verdict == "fine"
+
+
+def test_one_high_step_may_be_chance_if_nothing_tells_it_from_others(ask: Ask, database: Path) -> None:
+    ask({"steps": 20}, {"steps": 20})
+    for steps, verdict in (("10", "cannot tell"), ("4, 7, 8, 10, 13", "finding")):
+        with duckdb.connect(str(database)) as connection:
+            connection.execute(
+                f"UPDATE step_bucket SET peak_bytes = peak_bytes + 500000000 WHERE session_id = ? "
+                f"AND step IN ({steps})", [HEAD],
+            )  # fmt: skip
+        with opening.open_queries(database, Credentials()) as queries:
+            answer = queries.diff(BASE, HEAD, limits=LIMIT)
+        assert answer.verdict == verdict, answer.sentence
+        if verdict == "cannot tell":
+            assert answer.sentence.endswith("but in 1 of 18 steps, which may be chance: record more steps")
+        with duckdb.connect(str(database)) as connection:
+            connection.execute(
+                f"UPDATE step_bucket SET peak_bytes = peak_bytes - 500000000 WHERE session_id = ? "
+                f"AND step IN ({steps})", [HEAD],
+            )  # fmt: skip
+
+
+def test_a_highest_step_with_an_input_beyond_those_of_base_is_named_and_not_judged(ask: Ask) -> None:
+    answer = ask({"batches": (8, 24), "steps": 20}, limits=LIMIT)
+    assert (answer.verdict, highest(answer)["verdict"]) == ("fine", "same")
+    assert answer.notes[0].endswith("input lies beyond those of base, so it is compared with none")
 
 
 def test_noise_of_single_steps_is_no_difference(ask: Ask) -> None:

@@ -18,19 +18,29 @@ from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
-from rankmem_aggregator.insights import fit
-from rankmem_aggregator.insights.align import aligned
+from rankmem_aggregator.insights import align, fit
+from rankmem_aggregator.insights.align import aligned, paired_within_runs
 from rankmem_aggregator.insights.capacity import SPARE_BYTES
 from rankmem_aggregator.insights.fit import SCHEMA
+from rankmem_aggregator.insights.fit_sizes import steady
 from rankmem_aggregator.insights.json_schemas import schema_of
-from rankmem_aggregator.insights.windows import NEVER, peak_of, step_sizes
+from rankmem_aggregator.insights.laws import likeness
+from rankmem_aggregator.insights.windows import NEVER, StepSize, peak_of, step_sizes
 from rankmem_aggregator.quantity_text import bytes_text
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import RankmemError
-from sized_steps import HIDDEN_BYTES, LAYERS, WEIGHT_BYTES, given_inputs, peak_bytes, sized_steps
+from sized_steps import (
+    HIDDEN_BYTES,
+    LAYERS,
+    SAMPLE_BYTES,
+    WEIGHT_BYTES,
+    given_inputs,
+    peak_bytes,
+    sized_steps,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +103,39 @@ def test_from_two_sizes_each_block_gets_its_bytes_and_the_peak_moves(stored: Sto
     assert answer.figures["num_matched"] == answer.figures["num_blocks"]
 
 
+def test_the_optimizers_state_is_the_same_though_the_first_step_made_it_after_its_gradients(
+    stored: Store,
+) -> None:
+    answer = stored(sized_steps([2, 2, 4, 4], keeps_gradients=True)).fit(batch=[16], recorded=[2, 4])
+    assert (peaks(answer)[16], answer.figures["recorded_steps"]) == (peak_bytes(16), [1, 3])
+
+
+def test_samples_that_are_loaded_one_by_one_are_no_other_program(stored: Store) -> None:
+    log = sized_steps([8, 8, 16, 16], loads_bytes=SAMPLE_BYTES)
+    answer = stored(log).fit(batch=[64], recorded=[8, 16])
+    assert peaks(answer)[64] == peak_bytes(64)
+    assert answer.figures["num_matched"] == answer.figures["num_blocks"]
+
+
+def test_samples_that_are_alive_one_after_the_other_need_room_for_one(stored: Store) -> None:
+    log = sized_steps([8, 8, 16, 16], loads_bytes=1 << 30, loads_in_turn=True)
+    found = peaks(stored(log).fit(batch=[64], recorded=[8, 16]))
+    assert found[64] == found[16] == found[8] == (1 << 30) + LAYERS * WEIGHT_BYTES * 3
+
+
+def test_samples_that_the_next_ones_find_are_as_many_more(stored: Store) -> None:
+    log = sized_steps([8, 8, 8, 16, 16], loads_bytes=1 << 24, keeps_samples=True, weight_bytes=64)
+    found = peaks(stored(log).fit(batch=[64], recorded=[8, 16]))
+    assert {size: peak - size * SAMPLE_BYTES - LAYERS * 64 * 3 for size, peak in found.items()} == {
+        size: 2 * size << 24 for size in (8, 16, 64)
+    }
+
+
+def test_samples_whose_bytes_the_batch_does_not_divide_are_not_padded(stored: Store) -> None:
+    log = sized_steps([7, 7, 14, 14], loads_bytes=1 << 20)
+    assert peaks(stored(log).fit(batch=[28], recorded=[7, 14]))[28] == peak_bytes(28)
+
+
 @pytest.mark.parametrize(("more", "names_it"), [(1, True), (-1, False)])
 @pytest.mark.parametrize("asked", [{}, {"batch": [2]}])
 def test_a_recorded_step_that_does_not_fit_is_told(
@@ -105,11 +148,42 @@ def test_a_recorded_step_that_does_not_fit_is_told(
         return [first, replace(second, peak_bytes=usable + more), *rest]
 
     monkeypatch.setattr(fit, "step_sizes", with_higher)
-    answer = stored(sized_steps([2, 2, 2, 4, 4, 4])).fit(recorded=[2, 4], in_bytes=usable, **asked)
+    answer = stored(sized_steps([2, 2, 2, 2, 4, 4, 4])).fit(recorded=[2, 4], in_bytes=usable, **asked)
     held = f"; but step 1 held {bytes_text(usable + more)}"
     assert (held in answer.sentence) == names_it
+    assert answer.verdict == ("finding" if asked and names_it else "fine")
     assert "fits in" in answer.sentence
     assert any("predictions are for steps as large as those above" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize(
+    ("figures", "chosen"),
+    [
+        ([(9, 9), (8, 5), (8, 5), (8, 5), (7, 4)], 3),  # no batch is loaded ahead in the last one
+        ([(8, 5), (8, 5), (8, 9), (8, 5), (8, 9)], 3),  # every other one evaluates
+        ([(8, 5), (8, 5), (9, 9), (8, 5), (9, 9)], 3),
+        ([(8, 5), (8, 5), (7, 4)], 1),
+        ([(8, 5), (8, 5), (6, 5), (7, 5)], 1),
+        ([(5, 3)] * 12 + [(8, 5)] * 8, 19),  # the training is another one by now
+        ([(8, 5), (8, 5), (None, None), (None, None)], 1),  # nothing is allocated on the device
+        ([(None, None)] * 3, 2),
+    ],
+)
+def test_the_steady_step_is_a_usual_one(
+    figures: Sequence[tuple[int | None, int | None]], chosen: int
+) -> None:
+    steps = [
+        StepSize(
+            step=step,
+            from_seq=step - 1,
+            to_seq=step,
+            input_bytes=4,
+            peak_bytes=peak,
+            allocated_bytes=allocated,
+        )
+        for step, (peak, allocated) in enumerate(figures)
+    ]
+    assert [each.step for each in steady(steps)] == [chosen]
 
 
 def test_steps_without_operators_are_none_to_go_by(stored: Store) -> None:
@@ -135,6 +209,21 @@ def test_recorded_shapes_say_which_batches_they_are(stored: Store) -> None:
     lengths = queries.fit(length=["2x"])
     assert (lengths.verdict, "Ask for --batch" in lengths.sentence) == ("cannot tell", True)
     assert peaks(queries.fit(length=[16], recorded=[2, 4])) == peaks(answer)  # who says so is believed
+
+
+def test_of_two_lengths_it_is_asked_which_one_is_meant(stored: Store) -> None:
+    log = sized_steps([2, 2, 4, 4])
+    rows = given_inputs(log, [2, 2, 4, 4])
+    texts = [row | {"shape": f"[1, {size}]"} for row, size in zip(rows, (16, 16, 32, 32), strict=True)]
+    labels = [
+        row | {"argument": "labels", "shape": f"[1, {s}]"}
+        for row, s in zip(rows, (8, 8, 16, 16), strict=True)
+    ]
+    queries = stored(log, inputs=texts + labels)
+    refused = queries.fit(length=[64])
+    assert "0 [1, 16], labels [1, 8] and 0 [1, 32], labels [1, 16]. Say it" in refused.sentence
+    (row,) = [row for row in queries.fit(length=["2x"]).rows.to_pylist() if not row["is_recorded"]]
+    assert row["live_peak_bytes"] == peak_bytes(8)
 
 
 def test_of_one_size_the_shapes_say_the_batch_too(stored: Store) -> None:
@@ -194,6 +283,121 @@ def test_one_size_does_not_carry_lengths_or_smaller_batches(
     answer = stored(sized_steps([4, 4, 4])).fit(**question)
     assert answer.verdict == "cannot tell"
     assert words in answer.sentence
+
+
+@pytest.mark.parametrize(("power", "power_bytes"), [(3, 4096), (4, 512)])
+def test_a_power_that_is_small_at_recorded_sizes_is_followed(
+    power: int, power_bytes: int, stored: Store
+) -> None:
+    few = {"power": power, "power_bytes": power_bytes, "weight_bytes": 1024}
+    answer = stored(sized_steps([4, 4, 8, 8], **few)).fit(batch=[512], recorded=[4, 8])
+    beside = LAYERS * 3 * 1024 + 512 * (SAMPLE_BYTES + LAYERS * HIDDEN_BYTES)
+    assert peaks(answer)[512] == beside + 512**power * power_bytes
+    assert f"{answer.figures['above_share']:.3f}" == "0.010"
+
+
+def test_what_grows_by_no_whole_power_is_told_from_a_line_to_its_exponent(stored: Store) -> None:
+    few = {"power": 2.5, "power_bytes": 4096, "weight_bytes": 1024}
+    answer = stored(sized_steps([4, 4, 8, 8], **few)).fit(batch=[512], recorded=[4, 8], in_bytes=20 << 30)
+    (row,) = [row for row in answer.rows.to_pylist() if not row["is_recorded"]]
+    real = peaks(stored(sized_steps([512, 512], **few)).fit(recorded=[512]))[512]
+    assert row["live_peak_bytes"] < 0.3 * real < real <= row["high_bytes"] < 1.02 * real
+    assert row["fits"] == "unclear"
+    assert "what grows otherwise may go on as a line or with its exponent" in answer.error
+
+
+def test_a_table_of_batch_by_batch_is_in_the_most_of_one_size(stored: Store) -> None:
+    batches = [512, 512]
+    log = sized_steps(batches, power=2, weight_bytes=1024)
+    answer = stored(log, inputs=given_inputs(log, batches)).fit(batch=[1 << 23])
+    (row,) = [row for row in answer.rows.to_pylist() if not row["is_recorded"]]
+    table = 4 << 46
+    assert row["live_peak_bytes"] < table < row["high_bytes"] < 1.5 * table
+    assert answer.certainty == "suspected"
+    assert "tables of batch by batch" in answer.error
+
+
+@pytest.mark.parametrize(("times", "certainty"), [("2x", "predicted"), ("2.5x", "suspected")])
+def test_one_size_is_suspected_far_from_it(times: str, certainty: str, stored: Store) -> None:
+    answer = stored(sized_steps([4, 4, 4])).fit(batch=[times])
+    assert answer.certainty == certainty
+    assert "as long as nothing else grows faster than the input" in answer.error
+
+
+@pytest.mark.parametrize(("operator", "above"), [("aten::mul", 0.01), ("aten::convolution_backward", 0.02)])
+def test_one_size_does_not_show_the_scratch_of_convolutions(
+    operator: str, above: float, stored: Store
+) -> None:
+    answer = stored(sized_steps([4, 4], scratch=operator)).fit(batch=["2x"])
+    assert round(answer.figures["above_share"], 4) == above
+    assert ("convolutions may take other scratch at other sizes" in answer.error) == (above > 0.01)
+
+
+def test_sizes_that_a_model_pads_are_refused(stored: Store) -> None:
+    """Batches 3 and 6, padded to 4 and 8."""
+    answer = stored(sized_steps([4, 4, 8, 8])).fit(batch=[12], recorded=[3, 6])
+    assert (answer.verdict, "seems to pad its input" in answer.sentence) == ("cannot tell", True)
+    assert stored(sized_steps([4, 4, 8, 8])).fit(batch=[12], recorded=[4, 8]).verdict == "fine"
+
+
+def test_shapes_of_as_many_bytes_are_not_one_size(stored: Store) -> None:
+    batches = [4] * 4
+    log = sized_steps(batches)
+    inputs = given_inputs(log, batches)
+    for row in inputs[2:]:
+        row["shape"] = "[8, 128]"
+    answer = stored(log, inputs=inputs).fit(batch=["2x"])
+    assert answer.verdict == "cannot tell"
+    assert "have other shapes: 0 [4, 256] and 0 [8, 128]" in answer.sentence
+
+
+def test_where_the_batch_may_be_the_second_dimension_the_user_is_asked(stored: Store) -> None:
+    log = sized_steps([4, 4])
+    inputs = [row | {"shape": "[128, 4]"} for row in given_inputs(log, [4, 4])]  # words have 8 bytes
+    queries = stored(log, inputs=inputs)
+    answer = queries.fit(batch=[8])
+    assert answer.verdict == "cannot tell"
+    assert "the first or the second dimension of 0 [128, 4]. Say it with --recorded" in answer.sentence
+    assert peaks(queries.fit(batch=[8], recorded=[4]))[8] == peak_bytes(8)
+    assert {row["times"] for row in queries.fit(batch=["2x"]).rows.to_pylist()} == {1, 2}
+
+
+def test_the_input_whose_first_dimension_is_taken_for_the_batch_is_named(stored: Store) -> None:
+    log = sized_steps([4, 4])
+    queries = stored(log, inputs=given_inputs(log, [4, 4]))
+    assert "at batch 4 (the first dimension of 0 [4, 256])" in queries.fit(batch=[8]).notes[0]
+    assert "first dimension" not in queries.fit(batch=[8], recorded=[4]).notes[0]
+
+
+def test_an_evaluation_is_not_taken_for_what_the_training_was_given(stored: Store) -> None:
+    log = sized_steps([4, 4])
+    inputs = [row | {"with_grad": False} for row in given_inputs(log, [400, 400])]
+    queries = stored(log, inputs=inputs)
+    assert queries.fit(batch=[16]).verdict == "cannot tell"
+    assert queries.fit(batch=["4x"]).rows["size"].to_pylist() == [None, None]
+    assert peaks(queries.fit(batch=[16], recorded=[4])) == {4: peak_bytes(4), 16: peak_bytes(16)}
+
+
+@pytest.mark.parametrize("model", ["Net", "module.Net"])
+def test_an_evaluation_within_the_step_does_not_grow_in_the_least(model: str, stored: Store) -> None:
+    answer = stored(sized_steps([4, 4], evaluates=400, evaluates_as=model)).fit(batch=["16x"])
+    (row,) = [row for row in answer.rows.to_pylist() if not row["is_recorded"]]
+    evaluation = LAYERS * WEIGHT_BYTES * 4  # with gradients of the step before
+    evaluation += 400 * 2 * HIDDEN_BYTES  # its input and a layer
+    assert row["live_peak_bytes"] > 10 * evaluation > 10 * peak_bytes(64)
+    assert row["low_bytes"] <= evaluation
+    assert any("evaluate" in note for note in answer.notes)
+    assert not any("evaluate" in note for note in stored(sized_steps([4, 4])).fit(batch=["16x"]).notes)
+
+
+def test_the_output_of_an_evaluation_that_is_kept_does_not_grow_in_the_least(stored: Store) -> None:
+    answer = stored(sized_steps([4, 4], evaluates=400, keeps_evaluated=True)).fit(batch=["16x"])
+    (row,) = [row for row in answer.rows.to_pylist() if not row["is_recorded"]]
+    evaluation = LAYERS * WEIGHT_BYTES * 4  # with gradients of the step before
+    evaluation += 400 * 3 * HIDDEN_BYTES  # its input, its output and that of the step before
+    assert row["live_peak_bytes"] > 10 * evaluation > 10 * peak_bytes(64)
+    assert row["low_bytes"] <= evaluation
+    assert any("evaluate" in note for note in answer.notes)
 
 
 def test_three_sizes_are_each_predicted_from_the_others(stored: Store) -> None:
@@ -297,6 +501,13 @@ def test_steps_that_did_not_run_the_same_program_are_refused(stored: Store) -> N
     answer = stored(sized_steps([2, 2, 4, 4], odd=[2, 3])).fit(batch=[16], recorded=[2, 4])
     assert answer.verdict == "cannot tell"
     assert "are the same in both" in answer.sentence
+    assert "steps of one size" not in answer.sentence
+
+
+def test_steps_of_one_size_that_differ_among_themselves_are_named_in_the_reason(stored: Store) -> None:
+    answer = stored(sized_steps([2, 2, 4, 4, 4], odd=[0, 1, 4])).fit(batch=[16], recorded=[2, 4])
+    assert answer.verdict == "cannot tell"
+    assert "steps of one size allocate from" in answer.sentence
 
 
 def test_bytes_that_follow_the_size_in_no_way_are_refused(stored: Store) -> None:
@@ -420,6 +631,52 @@ def test_one_that_is_missing_does_not_shift_those_after_it() -> None:
     pairs = aligned(first, second)
     assert len(pairs) == 299
     assert pairs[-1] == (299, 298)
+
+
+def test_within_a_run_of_one_name_the_sizes_tell_which_blocks_are_the_same() -> None:
+    # A convolution's backward at batch 8 and 16 (oneDNN, one thread): at 16 it lays its arguments out anew.
+    sizes = [5, 3145728, 128, 12288, 5], [5, 2097152, 12288, 6291456, 6291456, 12288, 128, 128, 12288, 5]
+    names = ["mm", *["conv"] * 3, "mm"], ["mm", *["conv"] * 8, "mm"]
+
+    def are_like(ones: range, twos: range) -> np.ndarray:
+        return np.isin(
+            np.divide.outer([sizes[1][two] for two in twos], [sizes[0][one] for one in ones]).T, [1, 2]
+        )
+
+    pairs = paired_within_runs(*names, aligned(*names), are_like)
+    assert [(sizes[0][one], sizes[1][two]) for one, two in pairs] == [
+        (5, 5), (3145728, 6291456), (128, 128), (12288, 12288), (5, 5)
+    ]  # fmt: skip
+    assert pairs[-2:] == [(3, 8), (4, 9)]
+
+
+def test_within_a_run_blocks_that_grow_just_as_the_batch_come_before_others() -> None:
+    """Beside a gradient of twice the bytes there is a copy with padded channels, of four times the bytes."""
+    sizes = np.array([100.0, 48.0]), np.array([200.0, 400.0, 48.0, 400.0])
+    names = ["conv"] * 2, ["conv"] * 4
+
+    def are_like(ones: range, twos: range) -> np.ndarray:
+        return likeness(sizes[1][None, twos], sizes[0][ones, None], 16, 8)
+
+    assert paired_within_runs(*names, aligned(*names), are_like) == [(0, 0), (1, 2)]
+
+
+def test_only_so_many_pairs_are_tried_in_all_runs_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(align, "CELLS_MAX", 3)
+    names = ["a", "b", "a"], ["a"] * 2 + ["b"] + ["a"] * 2
+    pairs = [(0, 0), (1, 2), (2, 3)]
+    found = paired_within_runs(*names, pairs, lambda ones, twos: np.ones((len(ones), len(twos)), bool))
+    assert found == [(0, 1), (1, 2), (2, 3)]
+
+
+@given(first=st.text("ab", max_size=9), second=st.text("ab", max_size=9))
+def test_where_all_may_be_the_same_as_many_are_paired_as_before(first: str, second: str) -> None:
+    pairs = aligned(first, second)
+    found = paired_within_runs(first, second, pairs, lambda ones, twos: np.ones((len(ones), len(twos)), bool))
+    assert len(found) == len(pairs)
+    assert all(first[one] == second[other] for one, other in found)
+    assert found == sorted(found)
+    assert len({one for one, _ in found}) == len({other for _, other in found}) == len(found)
 
 
 def test_programs_that_differ_much_are_given_up() -> None:

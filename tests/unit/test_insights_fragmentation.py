@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,39 @@ def test_the_recordings_own_settings_are_those_that_are_compared(stored: Store) 
     answer = queries.fragmentation()
     assert answer.verdict == "cannot tell", "it was made without them, so the replay differs"
     assert "does not reproduce the recording of rank 0, cuda:0: reserved differs by up to" in answer.sentence
+
+
+def test_expandable_segments_that_were_set_and_never_taken_are_not_replayed(stored: Store) -> None:
+    """As where the platform has none: PyTorch warns, and takes whole segments."""
+    plain = stored(made()).fragmentation()
+    answer = stored(made(), settings="expandable_segments:True").fragmentation()
+    assert answer.figures == plain.figures
+    assert answer.figures["num_same_address"] == answer.figures["num_allocations"]
+    assert answer.notes[0].startswith("expandable_segments:True was set, but segments were taken whole")
+    assert "the platform may have no expandable ones, or it was set later" in answer.notes[0]
+    assert answer.notes[1:] == plain.notes
+    kept = [row for row in plain.rows.to_pylist() if "expandable" not in row["settings"]]
+    assert answer.rows.to_pylist() == kept
+
+
+def test_addresses_show_that_the_settings_were_not_at_work(stored: Store) -> None:
+    """A recording that began late takes no segment that would show it, and reserved hardly differs."""
+    chance, log, alive = random.Random(1), AllocatorLog(Oracle()), []
+    cached = [log.alloc(chance.randint(20, 40) * MIB) for _ in range(120)]
+    for name in cached:
+        assert name is not None
+        log.free(name)
+    log.start()
+    for _ in range(100):
+        if alive and (chance.random() < 0.5 or len(alive) == 2):
+            log.free(alive.pop(chance.randrange(len(alive))))
+        elif name := log.alloc(chance.randint(2, 8) * MIB):
+            alive.append(name)
+    log.log.ended = log.now + 1
+    assert stored(log).fragmentation().figures["reserved_difference_bytes"] == 0
+    answer = stored(log, settings="expandable_segments:True").fragmentation()
+    assert answer.verdict == "cannot tell"
+    assert "addresses are the recorded ones" in answer.sentence
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,100 @@ def test_what_grows_each_sixteenth_step_may_go_on_after_the_last_one(ask: Ask) -
     assert (longer.verdict, longer.rows["verdict"].to_pylist()) == ("finding", ["leaks"])
 
 
+def test_growth_that_began_a_few_steps_ago_has_its_own_rate_and_is_only_suspected(ask: Ask) -> None:
+    def each(log: RankLog, step: int, at: int) -> None:
+        if step >= 50:
+            kept(3 * MIB)(log, step, at)
+
+    answer = ask([training(RankLog(), 64, each=each)], {})
+    assert answer.sentence == "train.py:10 aten::add grows by 3.00 MiB a step on rank 0, since step 50"
+    assert answer.certainty == "suspected"
+    assert answer.error == "14 steps after it began a cache that is still filling looks the same"
+    longer = ask([training(RankLog(), 110, each=each)], {})
+    assert (longer.certainty, longer.rows["verdict"].to_pylist()) == ("predicted", ["leaks"])
+
+
+def test_what_began_late_makes_a_sure_leak_no_less_sure(ask: Ask) -> None:
+    def each(log: RankLog, step: int, at: int) -> None:
+        kept(3 * MIB)(log, step, at)
+        if step >= 50:
+            kept(4 * MIB, stack_id=13)(log, step, at)
+
+    device = {"session_id": RankLog().session_id, "attempt": 0, "rank": 0, "device": "cuda:0"}
+    answer = ask([training(RankLog(), 64, each=each)], {"device_info": [device | {"total_bytes": 40 * GIB}]})
+    assert answer.sentence == (
+        "train.py:10 aten::add leaks by 3.00 MiB a step on rank 0, since step 1, and so may 1 more place"
+    )
+    assert answer.certainty == "predicted"
+    assert answer.error.endswith(
+        "; of what grows: 14 steps after it began a cache that is still filling looks the same"
+    )
+    assert answer.notes[0].startswith("at the rate of all that leaks or may leak rank 0, cuda:0 is out of")
+
+
+def test_what_grows_ever_less_up_to_the_end_has_not_stopped(ask: Ask) -> None:
+    def each(log: RankLog, step: int, at: int) -> None:
+        kept(2 * MIB if step < 40 else MIB)(log, step, at)
+
+    answer = ask([training(RankLog(), 70, each=each)], {})
+    assert (answer.verdict, answer.certainty) == ("fine", "suspected")
+    assert answer.sentence == (
+        "no leak is sure: train.py:10 aten::add grew by 80.00 MiB, still in step 69, though more "
+        "slowly than before, and may go on: record more steps"
+    )
+    assert answer.error == "it grew up to the end, though more slowly than before"
+    (row,) = answer.rows.to_pylist()
+    assert (row["verdict"], row["may_go_on"], row["unsure"]) == ("stopped", True, answer.error)
+
+
+def test_what_is_kept_whenever_inputs_get_longer_may_be_kept_of_each_epoch(ask: Ask) -> None:
+    """Where each epoch has a length of its own, nothing tells what is kept of each from a cache by length."""
+    log = training(RankLog(), 70, each=kept(MIB, every=5))
+    answer = ask([log], {"step_input": given_inputs(log, [16 + step // 5 for step in range(70)])})
+    (row,) = answer.rows.to_pylist()
+    assert (answer.verdict, answer.certainty, row["verdict"]) == ("fine", "suspected", "cache")
+    assert (
+        answer.error
+        == "growth or new sizes come at even distances, as they would if something were kept of each epoch"
+    )
+    assert answer.notes[0].endswith(f"it ends when all have come; but {answer.error}")
+
+
+def test_growth_at_even_distances_may_be_kept_of_each_epoch_beside_another_new_size(ask: Ask) -> None:
+    """The last batch of the second epoch, say, is shorter, and nothing is kept of it."""
+    log = training(RankLog(), 64, each=kept(100 * MIB, every=16))
+    lengths = [16 + step // 16 + (step >= 17) for step in range(64)]
+    answer = ask([log], {"step_input": given_inputs(log, lengths)})
+    assert (answer.verdict, answer.certainty) == ("fine", "suspected")
+    assert answer.error.endswith("as they would if something were kept of each epoch")
+
+
+def test_of_several_caches_each_has_its_own_reason(ask: Ask) -> None:
+    def each(log: RankLog, step: int, at: int) -> None:
+        kept(2 * MIB, every=5)(log, step, at)
+        kept(MIB, every=5, stack_id=13)(log, step, at)
+
+    log = training(RankLog(), 70, each=each)
+    answer = ask([log], {"step_input": given_inputs(log, [16 + step // 5 for step in range(70)])})
+    assert answer.rows["verdict"].to_pylist() == ["cache", "cache"]
+    assert [note.count("; but growth or new sizes") for note in answer.notes[:2]] == [1, 1]
+
+
+def test_a_rank_on_which_it_has_stopped_does_not_hide_one_on_which_it_may_go_on(ask: Ask) -> None:
+    def fills(log: RankLog, step: int, at: int) -> None:
+        if step < 40:
+            kept(4 * MIB)(log, step, at)
+
+    def slows(log: RankLog, step: int, at: int) -> None:
+        kept(2 * MIB if step < 40 else MIB)(log, step, at)
+
+    logs = [training(RankLog(rank=rank), 70, each=each) for rank, each in enumerate((fills, slows))]
+    answer = ask(logs, {})
+    (row,) = answer.rows.to_pylist()
+    assert (row["verdict"], row["num_ranks"], row["rank"], row["may_go_on"]) == ("stopped", 2, 1, True)
+    assert (answer.certainty, answer.error) == ("suspected", row["unsure"])
+
+
 def test_what_stays_is_fine_and_a_ring_has_stopped(ask: Ask) -> None:
     assert ask([training(RankLog(), 30)], {}).verdict == "fine"
     answer = ask([training(RankLog(), 40, each=ring(20))], {})
@@ -193,6 +287,169 @@ def test_a_cache_by_length_is_no_leak_and_says_so(ask: Ask) -> None:
 def test_a_leak_beside_inputs_of_many_lengths_is_one(ask: Ask) -> None:
     log = training(RankLog(), 40, each=kept(MIB))
     assert ask([log], {"step_input": given_inputs(log, LENGTHS)}).rows["verdict"].to_pylist() == ["grows"]
+
+
+def made_anew(size_of: Callable[[int], int]) -> Any:
+    """What each step makes, and the next one replaces: the logits of the last step."""
+
+    def each(log: RankLog, step: int, at: int) -> None:
+        log.alloc(f"logits{step}", size_of(step), at=at, device="cuda:0", operator="aten::cat", stack_id=LEAK)
+        if step:
+            log.free(f"logits{step - 1}", at=at + 1)
+
+    return each
+
+
+LONGER = [16 + 2 * step for step in range(70)]
+"""Lengths of a curriculum."""
+IN_EPOCHS = [16 + 8 * (step // 5) for step in range(70)]
+UP_AND_DOWN = [64 + 6 * step + (0, 19, 7)[step % 3] for step in range(70)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "size_of", "verdict"),
+    [
+        (LONGER, lambda step: LONGER[step] * 8192, "input"),
+        (LONGER, lambda step: LONGER[step] ** 2 * 64, "input"),
+        (IN_EPOCHS, lambda step: IN_EPOCHS[step] * 8192, "input"),
+        (UP_AND_DOWN, lambda step: MIB + UP_AND_DOWN[step] * 8192, "input"),
+        # Made after the optimizer's step, of the input before it.
+        (UP_AND_DOWN, lambda step: MIB + UP_AND_DOWN[max(step - 1, 0)] * 8192, "input"),
+        (IN_EPOCHS, lambda step: IN_EPOCHS[max(step - 1, 0)] * 8192, "input"),
+        # What is put together from all steps grows by as much in each, as these inputs do.
+        (LONGER, lambda step: (1 + step) * 8192, "grows"),
+        (UP_AND_DOWN, lambda step: (1 + step) * 8192, "leaks"),
+        ([64] * 70, lambda step: (1 + step) * 8192, "leaks"),
+        ([], lambda step: (1 + step) * 8192, "grows"),
+    ],
+)
+def test_what_each_step_makes_for_its_own_input_is_told_from_what_gathers(
+    ask: Ask, lengths: list[int], size_of: Callable[[int], int], verdict: str
+) -> None:
+    log = training(RankLog(), 70, each=made_anew(size_of))
+    answer = ask([log], {"step_input": given_inputs(log, lengths)})
+    (row,) = answer.rows.to_pylist()
+    assert row["verdict"] == verdict
+    assert answer.certainty == ("suspected" if verdict == "grows" else "predicted")
+    if verdict == "input":
+        assert answer.sentence == (
+            "no leak found: what keeps growing is bounded by the inputs or by the model (1 rank checked)"
+        )
+        assert "as large as its input needs: it ends when inputs grow no more" in answer.notes[0]
+    if verdict == "grows":
+        assert answer.error == row["unsure"]
+        assert answer.error.startswith("all of it is made anew in each step, and" if not lengths else
+                                       "all of it is made anew in each step and inputs grow")  # fmt: skip
+
+
+def unfreezing(every: int, *, gradients: int = MIB, state: int = 2 * MIB, later: int = 0) -> Any:
+    """One more layer is trained each so many steps: its gradient stays, and the optimizer makes its state.
+
+    Args:
+        later: bytes of state that each step adds besides.
+    """
+
+    def each(log: RankLog, step: int, at: int) -> None:
+        of = {"at": at, "device": "cuda:0"}
+        if step == 0:
+            for layer in range(12):
+                log.alloc(f"w{layer}", MIB, category="parameter", operator="aten::empty", stack_id=14, **of)
+        if step % every == 0:
+            log.alloc(f"g{step}", gradients, category="gradient", operator="aten::mm", stack_id=15, **of)
+            log.alloc(
+                f"s{step}", state, category="optimizer_state", operator="aten::zeros_like", stack_id=16, **of
+            )
+        if later:
+            log.alloc(
+                f"l{step}", later, category="optimizer_state", operator="aten::clone", stack_id=17, **of
+            )
+
+    return each
+
+
+@pytest.mark.parametrize(
+    ("each", "verdicts"),
+    [
+        (unfreezing(8), {15: "model", 16: "model"}),
+        (unfreezing(1, state=1), {15: "leaks", 16: "model"}),
+        (unfreezing(8, state=12 * MIB), {15: "model", 16: "leaks"}),
+        (unfreezing(8, later=65536), {15: "model", 16: "model", 17: "leaks"}),
+        (kept(MIB, category="parameter"), {LEAK: "grows"}),
+        (kept(MIB, category="gradient"), {LEAK: "leaks"}),
+    ],
+)
+def test_gradients_and_state_are_bounded_by_the_parameters_as_far_as_these_explain_them(
+    ask: Ask, each: Any, verdicts: dict[int, str]
+) -> None:
+    answer = ask([training(RankLog(), 80, each=each)], {})
+    found = {row["line"]: row["verdict"] for row in answer.rows.to_pylist()}
+    assert found == {f"train.py:{line}": verdict for line, verdict in verdicts.items()}
+    if set(verdicts.values()) == {"model"}:
+        assert (answer.verdict, answer.certainty) == ("fine", "suspected")
+        assert "gradients or state of the optimizer grow" in answer.error
+        assert any("state of the optimizer, no more than its parameters" in note for note in answer.notes)
+    if "grows" in verdicts.values():
+        assert (answer.certainty, answer.error) == (
+            "suspected", "these are parameters, and a model may be meant to grow"
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("stays", "verdict"), [(False, "grows"), (True, "leaks")])
+def test_state_of_parameters_used_for_the_first_time_may_be_no_leak(
+    ask: Ask, stays: bool, verdict: str
+) -> None:
+    """As of experts: the gradient of one at a time is as large as the last one's and shows nothing."""
+    state = kept(128 * 1024, stack_id=16, category="optimizer_state", operator="aten::zeros_like")
+
+    def each(log: RankLog, step: int, at: int) -> None:
+        of = {"at": at, "device": "cuda:0", "stack_id": 15}
+        if step == 0:
+            log.alloc("w", 12 * MIB, category="parameter", operator="aten::empty", **of)
+            if stays:
+                log.alloc("g", MIB, category="gradient", operator="aten::mm", **of)
+        log.alloc(f"g{step}", 1024 * (1 + step * stays % 3), category="gradient", operator="aten::mm", **of)
+        if step:
+            log.free(f"g{step - 1}", at=at + 1)
+        state(log, step, at)
+
+    answer = ask([training(RankLog(), 70, each=each)], {})
+    (row,) = answer.rows.to_pylist()
+    assert (row["line"], row["verdict"]) == ("train.py:16", verdict)
+    if verdict == "grows":
+        assert answer.certainty == "suspected"
+        assert answer.error.startswith("it may be the state of parameters that are used for the first time")
+
+
+@pytest.mark.parametrize(("optimizer", "verdict"), [("LBFGS", "model"), ("Mine", "leaks")])
+def test_the_history_of_lbfgs_is_bounded(ask: Ask, optimizer: str, verdict: str) -> None:
+    state = kept(MIB, category="optimizer_state")
+
+    def each(log: RankLog, step: int, at: int) -> None:
+        if step == 0:
+            log.alloc("w", MIB, at=at, device="cuda:0", category="parameter", operator="aten::empty",
+                      stack_id=14)  # fmt: skip
+        state(log, step, at)
+
+    log = training(RankLog(), 80, each=each)
+    for row in log.steps:
+        row["optimizer"] = optimizer
+    assert ask([log], {}).rows["verdict"].to_pylist() == [verdict]
+
+
+def test_calls_of_the_model_before_the_first_step_of_a_training_are_none(ask: Ask) -> None:
+    log = training(RankLog(), 80, each=kept(MIB))
+    for row in log.steps[:71]:
+        row["optimizer"] = "model call"
+    assert ask([log], {}).sentence.startswith("9 steps recorded, at least 10")
+    log = training(RankLog(), 80, each=kept(MIB))
+    for row in log.steps[:20]:
+        row["optimizer"] = "model call"
+    answer = ask([log], {})
+    (row,) = answer.rows.to_pylist()
+    assert (row["verdict"], row["since_step"], answer.figures["least_steps_looked_at"]) == ("leaks", 21, 48)
+    for row in log.steps:
+        row["optimizer"] = "model call"
+    assert ask([log], {}).figures["least_steps_looked_at"] == 64, "of inference they are steps"
 
 
 def test_backwards_blocks_count_for_the_forward_line(ask: Ask) -> None:

@@ -11,8 +11,8 @@ import duckdb
 import pytest
 from typer.testing import CliRunner
 
-from allocated_logs import AllocatorLog
-from allocator_oracle import MIB
+from allocated_logs import DEVICE, AllocatorLog
+from allocator_oracle import MIB, Oracle
 from constructed import SECOND_NS, RankLog, empty_database, store_logs
 from json_schema import faults
 from oom_cases import failures, runs, runs_by_oracle
@@ -57,6 +57,35 @@ def test_a_setting_under_which_the_same_requests_find_room_makes_it_fragmented(t
     assert "Fragmentation: with " in answer.sentence
     assert answer.next_commands[0].startswith("PYTORCH_CUDA_ALLOC_CONF=")
     assert any(note.startswith("held by line: ") for note in answer.notes)
+
+
+def test_expandable_segments_without_effect_are_said_to_have_none(tmp_path: Path) -> None:
+    plain = answered(tmp_path, too_small)
+    (tmp_path / "job.duckdb").unlink()
+    answer = answered(
+        tmp_path, lambda connection: store(connection, failing()[0], settings="expandable_segments:True")
+    )
+    assert answer.notes[0].startswith("expandable_segments:True was set, but segments were taken whole")
+    assert answer.notes[1:] == plain.notes
+    tried = [row["settings"] for row in answer.rows.to_pylist()]
+    assert tried == [row["settings"] for row in plain.rows.to_pylist() if "expandable" not in row["settings"]]
+
+
+def test_what_finds_room_under_the_recordings_own_settings_is_not_blamed_on_them(tmp_path: Path) -> None:
+    log = AllocatorLog(Oracle(capacity=100 * MIB))
+    log.start()
+    first, _ = log.alloc(40 * MIB), log.alloc(30 * MIB)
+    assert first is not None
+    log.free(first)
+    reserved = log.oracle.reserved
+    log.log.oom(24 * MIB, at=log.now + 1000, device=DEVICE, device_free_bytes=0, reserved_bytes=reserved)
+    log.log.ended = log.now + 2000
+    answer = answered(tmp_path, lambda connection: store(connection, log, others=0))
+    assert (answer.verdict, answer.figures["remedy"]) == ("cannot tell", None)
+    assert answer.sentence.endswith(
+        "in the replay under the recording's own settings it finds room: the device gave less than it "
+        "seemed to, or events are missing"
+    )
 
 
 def test_more_alive_than_the_device_gives_is_exact_and_no_setting_is_named(tmp_path: Path) -> None:

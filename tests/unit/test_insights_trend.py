@@ -89,6 +89,35 @@ def test_the_rate_of_a_late_leak_is_that_of_its_last_third() -> None:
     assert trend.first == 13
 
 
+@pytest.mark.parametrize(("steps", "since"), [(64, 50), (70, 66), (240, 230)])
+def test_growth_that_begins_near_the_end_has_the_rate_since_then(steps: int, since: int) -> None:
+    trend = trend_of(ramp(steps, since=since))
+    assert (trend.growth, trend.rate, trend.low, trend.high) == ("leak", MIB, MIB, MIB)
+    assert (trend.first, trend.late_steps) == (since + 1, steps - 1 - since)
+    assert trend_of(ramp(steps)).late_steps == 0
+
+
+def test_a_late_leak_that_pauses_at_the_end_keeps_its_rate() -> None:
+    """As what is kept of errors: of the few steps since the first one the last third may have none."""
+    series = np.cumsum([MIB if step in (50, 52, 54, 56, 58) else 0 for step in range(64)])
+    trend = trend_of(series)
+    assert (trend.growth, trend.rate) == ("leak", pytest.approx(5 * MIB / 15))
+
+
+def test_growth_that_comes_to_the_end_but_less_than_before_slows_down() -> None:
+    slows = trend_of(np.cumsum([MIB] * 40 + [MIB // 2] * 30))
+    assert (slows.growth, slows.slows, slows.may_go_on) == ("stopped", True, False)
+    for series, growth in CASES.values():
+        assert not (growth == "stopped" and trend_of(series).slows)
+
+
+def test_the_distance_of_growth_in_pooled_steps_is_in_steps() -> None:
+    """Pooled by four, each other new highest value is one place after the last, each other two."""
+    points = np.cumsum([MIB if step % 3 else 0 for step in range(200)])
+    series = np.concatenate([np.zeros(200, np.int64), np.repeat(points, 4)])
+    assert (pooled(series[200:])[1], trend_of(series).growth, trend_of(series).interval) == (4, "leak", 6)
+
+
 def test_pooled_steps_keep_the_rate_a_step() -> None:
     trend = trend_of(ramp(3000))
     assert trend.rate == pytest.approx(MIB, rel=1e-6)

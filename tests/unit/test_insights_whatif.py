@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from constructed import RankLog, clear, empty_database, store_logs, store_rows
 from json_schema import faults
 from rankmem_aggregator.insights import whatif
-from rankmem_aggregator.insights.edits import Step, accumulated, families_of
+from rankmem_aggregator.insights.already_sharded import Already, Sharded
+from rankmem_aggregator.insights.chunks import loss_in_chunks
+from rankmem_aggregator.insights.edits import Step, families_of, scratch_of
 from rankmem_aggregator.insights.json_schemas import schema_of
+from rankmem_aggregator.insights.parts import accumulated
 from rankmem_aggregator.insights.whatif import (
     SCHEMA,
     TOGETHER_MAX,
     Remedy,
+    Request,
     remedies_of,
     smallest_set,
     state_bits,
+    whatif_of,
 )
-from rankmem_aggregator.insights.windows import higher_step, place_of, read_window, step_sizes
+from rankmem_aggregator.insights.windows import NEVER, higher_step, place_of, read_window, step_sizes
 from rankmem_aggregator.query import open as opening
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import RankmemError
-from remedied_steps import MIB, remedied_steps
+from remedied_steps import MIB, given_inputs, remedied_steps
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +58,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stored(database: Path) -> Any:
     opened: list[Queries] = []
 
-    def store(*logs: RankLog, gap: bool = False, world_size: int | None = None) -> Queries:
+    def store(
+        *logs: RankLog,
+        gap: bool = False,
+        world_size: int | None = None,
+        shape: str = "[8, 16]",
+        dtype: str | None = "float32",
+    ) -> Queries:
         for queries in opened:
             queries.close()
         with duckdb.connect(str(database)) as connection:
@@ -69,8 +81,15 @@ def stored(database: Path) -> Any:
             store_rows(
                 connection,
                 "weight",
-                [whose | {"name": name, "size_bytes": mib * MIB} for name, mib in sizes.items()],
+                [
+                    whose
+                    | {"name": name, "size_bytes": mib * MIB, "grad_size_bytes": mib * MIB}
+                    | {"dtype": dtype, "shape": dtype and str([mib * MIB // 8, 2])}
+                    for name, mib in sizes.items()
+                ],
             )
+            for log in logs:
+                store_rows(connection, "step_input", given_inputs(log, shape) if shape else [])
         opened.append(opening.open_queries(database, Credentials()))
         return opened[-1]
 
@@ -97,9 +116,9 @@ def test_each_remedy_moves_the_peak_to_where_paper_says(stored: Store) -> None:
     assert found == {
         # Backward of the first layer: 33, its output 1, gradients 3 + 6 + 2, its inner block again 8.
         "checkpoint": 53,
-        # Logits, the loss's and their gradient an eighth of 6, and the head's gradient 3 once more:
-        # 33 + 36 + 0.75 + 3 + 3 when the head's own comes.
-        "chunks": 75.75,
+        # Logits, the loss's and their gradient an eighth of 6, and the head's gradient 3 three times, two of
+        # which are added up when a chunk's logits are gone: 33 + 36 + 9.
+        "chunks": 33 + 36 + 9,
         # Gradients 11 that stay, half of 36 + 12.
         "accumulate": 33 + 11 + 24,
         # The state is 22.
@@ -181,20 +200,68 @@ def test_state_that_has_16_bits_cannot_be_halved(stored: Store) -> None:
 
 def test_what_is_sharded_already_is_not_sharded_again(stored: Store) -> None:
     step = step_of(stored(remedied_steps()))
-    weights = {"head.weight": 3 * MIB}
+    weights = {f"layers.{layer}.weight": 2 * MIB for layer in range(4)} | {"head.weight": 3 * MIB}
     lives = step.lives()
-    peaks = {
-        has: {
-            each.name: each.edit(step, lives).peak()[0] / MIB
-            for each in remedies_of(step, weights, 2, 2, has=has)
-            if each.name in ("zero1", "zero2", "fsdp")
-        }
-        for has in (None, "state", "parameters")
-    }
-    assert peaks[None]["zero1"] == peaks[None]["zero2"] == PEAK - 11
-    assert peaks["state"]["zero1"] == peaks["state"]["zero2"] == PEAK
-    assert peaks["state"]["fsdp"] == peaks[None]["fsdp"] + 11
-    assert set(peaks["parameters"].values()) == {PEAK}
+
+    def peaks(surely: Sharded, maybe: Sharded) -> dict[str, tuple[float, float]]:
+        """With each remedy, at least and at most."""
+        has = Already(surely=surely, maybe=maybe)
+        found = {}
+        for each in remedies_of(step, weights, 2, has=has):
+            if each.name in ("zero1", "zero2", "fsdp"):
+                both = [edit(step, lives).peak()[0] / MIB for edit in (each.least or each.edit, each.edit)]
+                found[each.name] = min(both), both[1]
+        return found
+
+    none, state = peaks("nothing", "nothing"), peaks("state", "state")
+    assert none["zero1"] == none["zero2"] == (PEAK - 11, PEAK - 11)
+    assert state["zero1"] == state["zero2"] == (PEAK, PEAK)
+    assert state["fsdp"] == (none["fsdp"][0] + 11, none["fsdp"][0] + 11)
+    assert set(peaks("parameters", "parameters").values()) == {(PEAK, PEAK)}
+    may_be_state = peaks("nothing", "state")
+    assert may_be_state["zero1"] == may_be_state["zero2"] == (PEAK - 11, PEAK)
+    assert may_be_state["fsdp"] == (none["fsdp"][0], state["fsdp"][0])
+    assert peaks("nothing", "parameters")["fsdp"] == (none["fsdp"][0], PEAK)
+
+
+def test_parameters_that_stay_whole_between_steps_are_gone_at_the_best(stored: Store) -> None:
+    """The optimizer's step lets go of them, and they are gathered again before it ends."""
+    step = step_of(stored(remedied_steps()))
+    weights = {"head.weight": 3 * MIB}
+    has = Already(surely="gradients", maybe="parameters")
+    (fsdp,) = [each for each in remedies_of(step, weights, 2, has=has) if each.name == "fsdp"]
+    assert fsdp.least is not None
+    assert (fsdp.is_measured, "if not done already" in fsdp.what) == (False, True)
+    plain, own = step.lives(), int(np.flatnonzero(step.category == "parameter")[0])
+    begin, at, end = step.window.begin, plain.peak()[1], step.window.end
+    kept = plain.and_one(begin, at + 0.5, 9 * MIB, own).and_one(end - 0.5, NEVER, 9 * MIB, own)
+    assert kept.peak()[0] == (PEAK + 9) * MIB
+    assert fsdp.edit(step, kept).peak()[0] == (PEAK + 9) * MIB
+    assert fsdp.least(step, kept).is_as(fsdp.least(step, plain))
+    assert has.known == "gradients"
+
+
+def test_copies_that_an_optimizer_steps_on_are_sharded_with_its_state(stored: Store) -> None:
+    """Half of the 11 of parameters is none of the model's."""
+    step = step_of(stored(remedied_steps()))
+    lives, weights = step.lives(), {"head.weight": 11 * MIB // 2}
+
+    def held(has: Sharded) -> float:
+        edits = {each.name: each for each in remedies_of(step, weights, 2, has=Already.just(has))}
+        after = edits["fsdp"].edit(step, lives)
+        return float(after.bytes[step.category[after.of] == "parameter"][:5].sum() / MIB)
+
+    assert held("nothing") == 5.5
+    assert held("state") == 5.5 + 2.75
+
+
+def test_sharding_that_may_take_more_than_it_saves_is_told_at_its_most(stored: Store) -> None:
+    """Where parameters are but a little, and gathered while the peak is."""
+    step = step_of(stored(remedied_steps()))
+    weights = {"head.weight": 40 * MIB}
+    has = Already(surely="nothing", maybe="parameters")
+    (fsdp,) = [each for each in remedies_of(step, weights, 2, has=has) if each.name == "fsdp"]
+    assert fsdp.edit(step, step.lives()).peak()[0] > PEAK * MIB
 
 
 def test_a_step_that_held_more_than_the_one_that_is_looked_at_is_named(stored: Store) -> None:
@@ -231,7 +298,7 @@ def test_what_fits_is_what_the_highest_step_fits_in(
 ) -> None:
     def with_higher(*given: Any) -> Any:
         first, second, *rest = step_sizes(*given)
-        return [first, replace(second, peak_bytes=int(held * MIB)), *rest]
+        return [first, replace(second, peak_bytes=int(held * MIB)), *rest, *rest]  # the usual one twice
 
     monkeypatch.setattr(whatif, "step_sizes", with_higher)
     answer = stored(remedied_steps()).whatif(fit_bytes=fit * MIB)
@@ -259,6 +326,41 @@ def test_a_buffer_of_gradients_goes_with_sharding_only_where_backward_makes_them
     assert with_bucket["fsdp"] == without["fsdp"] + stays
 
 
+@pytest.mark.parametrize(
+    ("classes", "saves"),
+    [([], True), (["DistributedDataParallel", "Net"], True), (["DeepSpeedEngine", "Net"], False)],
+)
+def test_gradients_are_in_buckets_where_a_module_is_ddp_s(
+    classes: list[str], saves: bool, stored: Store, database: Path
+) -> None:
+    log = remedied_steps(bucket_mib=11, lets_go_late=True)
+    stored(log, world_size=2).close()
+    with duckdb.connect(str(database)) as connection:
+        whose = {"session_id": log.session_id, "attempt": 0, "rank": 0}
+        store_rows(connection, "module", [whose | {"module": each, "class": each} for each in classes])
+    with opening.open_queries(database, Credentials()) as queries:
+        assert (after(queries)["bucket-view"] < after(queries)["set-to-none"]) == saves
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "most"),
+    [({"Rprop"}, 9), ({"SGD", "AdamW"}, 9), ({"LBFGS"}, 12), ({"Muon", "AdamW"}, 12), ((), 12)],
+)
+def test_what_other_optimizers_make_for_one_parameter_is_told_from_nothing_to_thrice(
+    optimizers: Iterable[str], most: int, stored: Store
+) -> None:
+    """Of the largest, 3; of Adam twice. 12 are made at once, and stay where there may be no foreach."""
+    step = step_of(stored(remedied_steps(scratch_mib=12)))
+    (known,) = (each for each in remedies_of(step, {}, 8) if each.name == "foreach")
+    (other,) = (
+        each for each in remedies_of(step, {}, 8, optimizers=set(optimizers)) if each.name == "foreach"
+    )
+    assert known.least is None
+    assert other.least is not None
+    after = [edit(step, step.lives()) for edit in (known.edit, other.least, other.edit)]
+    assert [lives.kept(scratch_of(step, lives)).peak()[0] / MIB for lives in after] == [6, 0, most]
+
+
 def test_without_state_there_is_none_to_make_smaller(stored: Store) -> None:
     log = remedied_steps()
     for row in log.allocations.values():
@@ -270,11 +372,148 @@ def test_without_state_there_is_none_to_make_smaller(stored: Store) -> None:
         assert rows[name]["peak_after_least_bytes"] == rows[name]["peak_after_bytes"]
 
 
-def test_what_the_step_before_left_is_let_go_of(stored: Store) -> None:
-    found = after(stored(remedied_steps(late=True)))
-    assert found["let-go"] == PEAK
+@pytest.mark.parametrize("shape", ["[8, 16]", "[5, 1024, 1024]", ""])
+def test_a_result_that_is_kept_till_the_next_is_let_go_of_unless_it_may_be_an_input(
+    shape: str, stored: Store
+) -> None:
+    """The step's own result comes after the logits are gone: 33 + 36 + 6 + twice 20."""
+    answer = stored(remedied_steps(keeps_result=True), shape=shape).whatif()
+    (row,) = [row for row in answer.rows.to_pylist() if row["remedy"] == "let-go"]
+    assert answer.figures["peak_bytes"] == 115 * MIB
+    assert row["peak_after_least_bytes"] == 101 * MIB
+    assert row["peak_after_bytes"] == (101 if shape == "[8, 16]" else 115) * MIB
+
+
+def test_what_may_still_be_used_is_not_sure_to_be_left_over(stored: Store) -> None:
+    """It is made at the end of the step before, as a batch that is loaded ahead."""
+    answer = stored(remedied_steps(late=True)).whatif()
+    rows = {row["remedy"]: row for row in answer.rows.to_pylist()}
+    assert rows["let-go"]["peak_after_bytes"] == answer.figures["peak_bytes"] == (PEAK + 20) * MIB
+    assert rows["let-go"]["peak_after_least_bytes"] == PEAK * MIB
+    assert any("let-go depends on whether this step still uses" in note for note in answer.notes)
     # Without it the checkpoint's peak is where the loss is: 33 + 4 + 12 + 20.
-    assert found["checkpoint"] == 69
+    assert rows["checkpoint"]["peak_after_bytes"] == 69 * MIB
+
+
+def bounds(queries: Queries, remedy: str) -> tuple[float, float]:
+    """The least and the most with a remedy, in MiB."""
+    (row,) = [row for row in queries.whatif().rows.to_pylist() if row["remedy"] == remedy]
+    return row["peak_after_least_bytes"] / MIB, row["peak_after_bytes"] / MIB
+
+
+@pytest.mark.parametrize(("copies", "mib"), [("whole", 8), ("half", 4)])
+def test_copies_of_weights_do_not_shrink_with_the_batch(copies: str, mib: int, stored: Store) -> None:
+    """State and weights 33, gradients 11, half of what layers and the loss keep, and the copies."""
+    queries = stored(remedied_steps(copies_weights=copies, out_mib=(3, 3, 3, 3)))
+    assert bounds(queries, "accumulate") == (33 + 11 + 28 + mib / 2, 33 + 11 + 28 + mib)
+    assert "accumulate depends on whether blocks as large as a weight" in "".join(queries.whatif().notes)
+
+
+def test_what_is_frozen_may_be_copied_too(stored: Store) -> None:
+    log = remedied_steps(copies_weights="whole", out_mib=(3, 3, 3, 3))
+    for name, row in log.allocations.items():
+        if name.startswith("g layers."):
+            row["category"] = "autograd_detail"
+    _, most = bounds(stored(log), "accumulate")
+    step = step_of(stored(log))
+    made = step.inside & (step.operator == "aten::linear") & (step.window.bytes == 2 * MIB)
+    assert step.copies[made].all()
+    assert most == 33 + 3 + 28 + 8
+
+
+def test_autocast_keeps_its_casts_of_checkpointed_weights_till_backward_begins(stored: Store) -> None:
+    """Outputs 12 and the loss's 12, and the casts 4 at most; else backward of the last layer is the peak:
+    outputs 12, its inner block 8, its cast 1, gradients 3 + 2.
+    """
+    queries = stored(remedied_steps(copies_weights="half", out_mib=(3, 3, 3, 3)))
+    assert bounds(queries, "checkpoint") == (59, 61)
+
+
+def test_what_others_hold_of_a_checkpointed_module_stays(stored: Store) -> None:
+    """Backward of the first layer: its output 1, inner block 8, gradients 11, what is held of all four 12;
+    its own 3 may come again.
+    """
+    assert bounds(stored(remedied_steps(holds_mib=3)), "checkpoint") == (33 + 32, 33 + 35)
+
+
+def test_what_a_checkpointed_module_may_return_beside_its_output_stays_at_the_most(stored: Store) -> None:
+    """Backward of the last layer: 33, outputs 4, the head's gradient 3, gradients of what was returned 33;
+    its inner block 8 again, its own gradient 2 and that of its input 1, or all inner blocks 32 and a brief
+    one.
+    """
+    found = bounds(stored(remedied_steps(returns_inner=True)), "checkpoint")
+    assert found == (33 + 4 + 3 + 33 + 8 + 3, 33 + 4 + 3 + 33 + 8 + 32 + 0.5)
+
+
+def test_the_loss_of_each_part_is_in_chunks(stored: Store) -> None:
+    """In the second part: layers 36, gradients 11, three times the head's 3."""
+    queries = stored(remedied_steps(parts=2))
+    assert bounds(queries, "chunks") == (33 + 36 + 11 + 9,) * 2
+    step = step_of(queries)
+    lives = loss_in_chunks(8)(step, step.lives())
+    logits = step.inside[lives.of] & np.array([step.module[of] == "head" for of in lives.of])
+    assert set(lives.bytes[logits & (step.phase[lives.of] == "forward")]) == {0.75 * MIB}
+    assert len(lives.of) == len(step.window) + 4, "each part has the head's gradient once more, and a sum"
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_a_tied_head_gives_is_a_part_of_a_gradient(parts: int, stored: Store) -> None:
+    """Layers 36, three times the head's 3, in the second part gradients 11."""
+    queries = stored(remedied_steps(parts=parts, is_tied=True))
+    assert bounds(queries, "chunks") == (33 + 36 + 9 + 11 * (parts - 1),) * 2
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_what_the_head_gives_on_is_no_part_of_its_gradient(is_tied: bool, stored: Store) -> None:
+    """Though it is made first, and as large as a layer's weight, 2."""
+    step = step_of(stored(remedied_steps(is_tied=is_tied, lays_out_anew=True)))
+    of_head = np.array([module == "head" for module in step.module])
+    given_on = of_head & step.in_backward & (step.category == "temporary")
+    window = replace(step.window, bytes=np.where(given_on, 2 * MIB, step.window.bytes))
+    step = replace(step, window=window)
+    lives = loss_in_chunks(8)(step, step.lives())
+    more = lives.bytes[len(step.window) :] / MIB
+    assert more.tolist() == [3, 6]
+
+
+def test_a_gradient_of_the_head_that_autocast_casts_in_the_end_is_added_up_in_16_bits(stored: Store) -> None:
+    step = step_of(stored(remedied_steps(copies_weights="half", lays_out_anew=True)))
+    halves = step.in_backward & (step.category == "temporary")
+    window = replace(step.window, bytes=np.where(halves, step.window.bytes // 2, step.window.bytes))
+    step = replace(step, window=window)
+    more = loss_in_chunks(8)(step, step.lives()).bytes[len(step.window) :] / MIB
+    assert more.tolist() == [1.5, 4.5]
+
+
+def test_what_backward_makes_for_the_line_of_a_loss_is_in_chunks_too(stored: Store) -> None:
+    """The sum of the gradients of a loss's terms, as of smoothed labels; not what the layers make."""
+    step = step_of(stored(remedied_steps()))
+    terms = step.operator == "aten::_log_softmax_backward_data"
+    losses = step.operator == "aten::cross_entropy_loss"
+    step = replace(step, operator=np.where(terms, "aten::add", step.operator))
+
+    def peak(line: str) -> float:
+        lines = {"line": ["net.py:9" if loss else None for loss in losses]}
+        lines["forward_line"] = [line if term else None for term in terms]
+        on_lines = replace(step, window=replace(step.window, **lines))
+        return loss_in_chunks(8)(on_lines, on_lines.lives()).peak()[0]
+
+    assert peak("net.py:9") == (33 + 36 + 9) * MIB
+    assert peak("net.py:8") > peak("net.py:9")
+
+
+def test_a_line_of_a_loss_that_calls_the_model_has_no_chunks_of_its_layers(stored: Store) -> None:
+    """As in ``loss = cross_entropy(model(x), y)``, where a layer's gradient is as large as the logits."""
+    step = step_of(stored(remedied_steps(lays_out_anew=True)))
+    layouts = step.in_backward & (step.category == "temporary")
+    on_line = {name: ["net.py:9"] * len(step.window) for name in ("line", "forward_line")}
+    step = replace(
+        step,
+        operator=np.where(layouts, "aten::gelu_backward", step.operator),
+        window=replace(step.window, **on_line),
+    )
+    lives = loss_in_chunks(8)(step, step.lives())
+    assert sorted(set(lives.bytes[: len(step.window)][layouts])) == [2 * MIB, 3 * MIB]
 
 
 def test_what_a_module_before_has_let_go_of_is_not_the_input_of_a_checkpoint(stored: Store) -> None:
@@ -330,6 +569,20 @@ def test_gradients_that_stay_are_let_go_of_between_steps(stored: Store) -> None:
     found = after(queries)
     assert queries.whatif().figures["peak_bytes"] == (PEAK + 11) * MIB
     assert found["set-to-none"] == PEAK
+
+
+@pytest.mark.parametrize("others_go", [False, True])
+def test_gradients_that_stay_where_others_go_are_of_parameters_that_nothing_clears(
+    others_go: bool, stored: Store
+) -> None:
+    """As of a part of the model that no optimizer has: set_to_none is in use, and does not reach them."""
+    log = remedied_steps(keeps_gradients=not others_go, lets_go_late=others_go, bucket_mib=4)
+    for row in log.allocations.values():
+        row["phase"] = "backward" if row["category"] == "gradient" else row["phase"]
+    (row,) = [each for each in stored(log).whatif().rows.to_pylist() if each["remedy"] == "set-to-none"]
+    assert row["saved_bytes"] > 0
+    clears = "zero_grad(set_to_none=True) also for the parameters whose gradients stay"
+    assert row["what"] == (clears if others_go else "zero_grad(set_to_none=True)")
 
 
 @pytest.mark.parametrize("kept", ["keeps_gradients", "lets_go_late"])
@@ -397,6 +650,17 @@ def test_without_a_number_it_is_sharded_over_the_ranks_with_the_same_parameters(
     assert after(stored(log, world_size=8))["zero1"] == PEAK - 11
 
 
+def test_where_the_ranks_are_is_asked_once(stored: Store) -> None:
+    queries, asked = stored(remedied_steps(), world_size=8), []
+
+    def ask(name: str, **parameters: Any) -> Any:
+        asked.append(name)
+        return queries._ask(name, **parameters)
+
+    whatif_of(ask, queries.session_id(), Request())
+    assert (asked.count("rank_coordinates"), asked.count("steps")) == (1, 1)
+
+
 def test_parameters_of_another_start_of_the_workers_are_not_those_of_this_one(stored: Store) -> None:
     answers = [stored(remedied_steps(attempt=attempt)).whatif() for attempt in (0, 1)]
     told = [any("the parameters of attempt 1 are not known by name" in n for n in a.notes) for a in answers]
@@ -404,14 +668,28 @@ def test_parameters_of_another_start_of_the_workers_are_not_those_of_this_one(st
     assert ["fsdp" in a.rows["remedy"].to_pylist() for a in answers] == [True, False]
 
 
-def test_over_ranks_that_may_shard_already_sharding_is_suspected(stored: Store) -> None:
-    found = {}
-    for size in (1, 8):
-        answer = stored(remedied_steps(), world_size=size).whatif(fit_bytes=76 * MIB)
-        assert answer.figures["smallest_set"] == ["zero1"]
-        found[size] = answer.certainty, "in equal parts already" in answer.error
-    assert found == {1: ("predicted", False), 8: ("suspected", True)}
-    assert stored(remedied_steps(), world_size=8).whatif().certainty == "predicted", "of the checkpoint"
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_where_nothing_is_sharded_sharding_is_predicted(world_size: int, stored: Store) -> None:
+    answer = stored(remedied_steps(), world_size=world_size).whatif(fit_bytes=76 * MIB)
+    assert answer.figures["smallest_set"] == ["zero1"]
+    assert (answer.figures["sharded"], answer.certainty) == ("nothing", "predicted")
+
+
+def test_where_it_may_be_done_already_sharding_is_sure_to_save_nothing(stored: Store) -> None:
+    """Of parameters without element types nobody knows how many elements they have."""
+    answer = stored(remedied_steps(), world_size=8, dtype=None).whatif(fit_bytes=79 * MIB)
+    assert answer.figures["sharded"] is None
+    assert answer.figures["smallest_set"] == ["chunks"]
+    rows = {row["remedy"]: row for row in answer.rows.to_pylist()}
+    for remedy in ("zero1", "zero2", "fsdp"):
+        row = rows[remedy]
+        assert (row["saved_bytes"], row["fits"]) == (0, None)
+        assert row["peak_after_least_bytes"] < row["peak_after_bytes"]
+        assert ", if not done already)" in row["what"]
+    (note,) = [note for note in answer.notes if "zero1" in note]
+    assert note.startswith("the range of ")
+    assert {"zero1", "zero2", "fsdp"} <= set(note.replace(",", "").split())
+    assert note.endswith("depends on what the ranks shard already, which this recording does not tell")
 
 
 def test_siblings_are_found_by_their_numbers() -> None:

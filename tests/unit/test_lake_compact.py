@@ -23,7 +23,7 @@ from lake_pieces import LANES, WRITER, catalog_of, in_pieces, write_piece
 from lake_story import JOB, STORY, lake_story
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake import compact as compacting
-from rankmem_aggregator.lake.catalog import Catalog, open_progress
+from rankmem_aggregator.lake.catalog import Catalog, add_progress, open_progress
 from rankmem_aggregator.lake.check import check_lake
 from rankmem_aggregator.lake.compact import compact_lake, due
 from rankmem_aggregator.lake.delta import DeltaLog
@@ -350,3 +350,18 @@ def _truncated(files: LakeFiles, path: str) -> Iterator[Any]:
     place = Path(files.place(path))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(taken.getvalue()[:-1])
+
+
+def test_files_of_a_table_that_is_not_known_stay(small: str, is_over: bool) -> None:
+    like = catalog_of(small).of_table("memory_event")[0]
+    paths = [like.path.replace("memory_event", name) for name in ("later_table", "another_table")]
+    foreign = [dataclasses.replace(like, table_name=path.partition("/")[0], path=path) for path in paths]
+    foreign.append(dataclasses.replace(foreign[0], path=paths[0].replace(".parquet", "0.parquet")))
+    for file in foreign:
+        Path(small, file.path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(small, like.path), Path(small, file.path))
+    add_progress(LakeFiles(small), foreign, app="later", sequence=1)
+    expected = rows_of(small)
+    assert compact_lake(small).num_new > 0
+    assert set(foreign) <= set(catalog_of(small).files)
+    assert rows_of(small) == expected

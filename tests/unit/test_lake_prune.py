@@ -283,3 +283,12 @@ def test_joining_lake_progress_keeps_what_an_older_rankmem_wrote(lake: str) -> N
     assert exchange_progress(files, (), ())
     assert older in read_catalog(files, is_answered=False).files
     assert len(open_progress(files).file_uris()) == 1
+
+
+def test_a_session_with_a_file_of_a_table_that_is_not_known_is_pruned(lake: str) -> None:
+    like = next(file for file in catalog_of(lake).of_table("session") if file.session_id == OLD)
+    foreign = dataclasses.replace(like, table_name="later", path=like.path.replace("session/", "later/", 1))
+    add_progress(LakeFiles(lake), [foreign], app="later", sequence=1)
+    prune_lake(lake, NOTHING, [OLD])
+    assert catalog_of(lake).session_ids() == [NEW]
+    assert foreign not in catalog_of(lake).files

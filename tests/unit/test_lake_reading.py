@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import duckdb
@@ -18,16 +19,21 @@ import pytest
 from lake_checks import num_rows, quick_differences, with_hashes
 from lake_story import JOB, STORY, lake_story
 from rankmem_aggregator import connect
+from rankmem_aggregator.lake import files as lake_files
 from rankmem_aggregator.lake import queries as lake_queries
 from rankmem_aggregator.lake.catalog import read_catalog, replace_progress
 from rankmem_aggregator.lake.check import check_lake
+from rankmem_aggregator.lake.compact import compact_lake
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.import_ import import_database
+from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import LAYOUT_VERSION, DataFile
+from rankmem_aggregator.lake.vacuum import vacuum_lake
 from rankmem_aggregator.query.types import SessionId
 from rankmem_aggregator.sql import query_text
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_protos.tables import SCHEMA_VERSION
+from seaweed import reached_at
 from two_sessions import NEW, OLD, two_sessions
 
 pytestmark = pytest.mark.slow
@@ -49,6 +55,9 @@ def file_of(lake: Path, table: str, session: str) -> Path:
     files = read_catalog(LakeFiles(str(lake)))
     (found,) = [file for file in files.of_table(table) if file.session_id == session]
     return lake / found.path
+
+
+EVENTS = "SELECT * FROM memory_event"
 
 
 def refusal(lake: Path, text: str = "SELECT count(*) FROM memory_event", **given: str) -> RankmemError:
@@ -122,6 +131,26 @@ def test_another_parquet_file_in_the_place_of_one_fails_the_question(lake: Path)
     assert str(foreign) in refusal(lake).message
 
 
+@pytest.mark.parametrize(
+    "text", [EVENTS, "FROM query_table('memory'||'_event')", """FROM "query"('FROM '||'memory_event')"""]
+)
+def test_sizes_are_compared_for_every_question(lake: Path, text: str) -> None:
+    own = file_of(lake, "memory_event", OLD)
+    content = own.read_bytes()
+    with connect(f"lake:{lake}") as queries:
+        expected = queries.sql(text)
+        pq.write_table(pq.read_table(own, partitioning=None).slice(1), own)
+        with pytest.raises(RankmemError, match="it is torn, or another file") as refused:
+            queries.sql(text)
+        assert refused.value.code is Code.INVALID
+        assert str(own) in refused.value.message
+        own.unlink()
+        with pytest.raises(RankmemError, match=f"{own} is missing"):
+            queries.sql(text)
+        own.write_bytes(content)
+        assert queries.sql(text) == expected
+
+
 def test_a_file_that_is_not_named_is_not_read(lake: Path) -> None:
     own = file_of(lake, "memory_event", OLD)
     with connect(f"lake:{lake}") as queries:
@@ -151,6 +180,73 @@ def test_what_is_no_lake_is_refused_by_name(tmp_path: Path) -> None:
             connect(f"lake:{tmp_path / place}")
         assert refused.value.code is code
     assert database.is_file()
+
+
+def test_what_is_no_lake_is_refused_with_both_that_write_one(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(RankmemError) as refused:
+            connect(f"lake:{place}")
+        assert "rankmem lake import" in refused.value.hint
+        assert "rankmem serve --lake" in refused.value.hint
+
+
+def broken_log(lake: Path, table: str) -> Path:
+    """The table's log, the newest commit of which is damaged."""
+    folder = lake / table / "_delta_log"
+    max(folder.glob("*.json")).write_text('{"add": {broken')
+    return folder.parent
+
+
+def test_a_damaged_log_is_named_and_no_check_is_advised_that_would_fail_the_same_way(lake: Path) -> None:
+    place = broken_log(lake, "lake_progress")
+    for ask in (connect, check_lake, vacuum_lake, compact_lake):
+        with pytest.raises(RankmemError) as refused:
+            ask(f"lake:{lake}")  # type: ignore[operator]
+        assert refused.value.code is Code.INVALID
+        assert refused.value.message.startswith(f"cannot read {place}: Kernel error: ")
+        assert "\n" not in refused.value.message
+        assert "<unknown>" not in refused.value.message
+        assert "lake check" not in refused.value.hint
+
+
+def test_a_damaged_log_of_a_table_is_named_by_what_writes_it(lake: Path, tmp_path: Path) -> None:
+    place = broken_log(lake, "session")
+    story = lake_story(tmp_path / "story.duckdb")
+    for ask in (vacuum_lake, lambda to: import_database(story, to)):
+        with pytest.raises(RankmemError) as refused:
+            ask(str(lake))
+        assert refused.value.code is Code.INVALID
+        assert refused.value.message.startswith(f"cannot read {place}: Kernel error: ")
+    with connect(f"lake:{lake}") as queries:  # no reader needs it
+        assert queries.sessions().num_rows == 2
+
+
+@pytest.mark.parametrize("ask", [connect, check_lake, vacuum_lake, compact_lake, Lanes])
+def test_a_store_that_is_away_is_named_with_what_to_look_at(
+    ask: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(lake_files.READING, "retry_timeout", "0s")
+    lake = "s3://bucket/lake"
+    with reached_at("http://127.0.0.1:9"), pytest.raises(RankmemError) as refused:
+        ask(LakeFiles(lake) if ask is Lanes else lake)
+    assert refused.value.code is Code.UNAVAILABLE
+    assert refused.value.message.startswith(f"cannot read {lake}/lake_progress: ")
+    assert "\n" not in refused.value.message
+    for word in ("AWS_ENDPOINT_URL", "AWS_REGION", "credentials"):
+        assert word in refused.value.hint
+    assert "lake check" not in refused.value.hint
+
+
+def test_a_store_that_fails_once_the_table_was_not_found_is_away_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(files: LakeFiles) -> bool:
+        raise OSError("Generic S3 error\n  NoSuchBucket")
+
+    monkeypatch.setattr(LakeFiles, "is_there", away)
+    with pytest.raises(RankmemError, match="Generic S3 error: NoSuchBucket") as refused:
+        connect(f"lake:{tmp_path}")
+    assert refused.value.code is Code.UNAVAILABLE
 
 
 def test_a_lake_of_a_newer_schema_is_refused(lake: Path) -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from rankmem_aggregator.lake import delta
 from rankmem_aggregator.lake.catalog import add_progress, read_catalog
 from rankmem_aggregator.lake.delta import commit_once, made_elsewhere
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.layout import DataFile
-from rankmem_aggregator.lake.remote_files import Fault, RemoteFiles
+from rankmem_aggregator.lake.remote_files import RemoteFiles
+from rankmem_aggregator.query.file_faults import file_error
 from rankmem_protos.errors import Code, RankmemError
 
 DATA_FILE = DataFile(
@@ -56,28 +59,66 @@ class Store:
 
 def test_a_file_that_breaks_off_is_told_with_what_the_store_said_in_a_line() -> None:
     for store in (Store(Opened(OSError(SAID))), Store(OSError(SAID))):
-        files = RemoteFiles("lake", store)
+        files = RemoteFiles("lake", "s3://bucket", store)
         files.sizes = {"a.parquet": 10}
-        with pytest.raises(OSError, match="Generic S3 error"):
+        with pytest.raises(OSError, match="Generic S3 error") as failed:
             files.open("lake://a.parquet").read(5)
-        expected = "Generic S3 error: Error performing GET: end of file"
-        assert files.fault == Fault("a.parquet", None, expected)
+        check_fault(failed.value, "Generic S3 error: Error performing GET: end of file")
+
+
+def check_fault(failed: OSError, why: str) -> None:
+    """It is known again in the text that DuckDB makes of it."""
+    error = file_error(f"Traceback (most recent call last):\n  x\nFileFault: {failed}\n\nLINE 1: SELECT")
+    assert error is not None
+    assert error.code is Code.UNAVAILABLE
+    assert error.message == f"the lake's file s3://bucket/a.parquet cannot be read: {why}"
 
 
 def test_a_read_that_gives_fewer_bytes_than_there_are_is_told_and_one_at_the_end_is_not() -> None:
-    files = RemoteFiles("lake", Store(Opened(None)))
+    files = RemoteFiles("lake", "s3://bucket", Store(Opened(None)))
     files.sizes = {"a.parquet": 10}
     opened = files.open("lake://a.parquet")
     opened.seek(8)
     assert opened.read(5) == b"89"
-    assert files.fault is None
     opened.seek(0)
-    assert opened.read(5) == b"01"
-    assert files.fault == Fault("a.parquet", None, "2 bytes came of 5")
+    with pytest.raises(OSError, match="came of") as failed:
+        opened.read(5)
+    check_fault(failed.value, "2 bytes came of 5")
 
 
-def test_of_what_deltalake_says_the_trace_that_follows_is_left_out() -> None:
-    error = DeltaError("Kernel error: no room\n\n\x1b[1;31mstack backtrace\x1b[0m:\n  0: main\n")
+def test_each_thread_has_a_position_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"0123456789")
+    files = RemoteFiles("lake", "s3://bucket", SubTreeFileSystem(str(tmp_path), LocalFileSystem()))
+    files.sizes = {"a.parquet": 10}
+    opened = files.open("lake://a.parquet")
+    opened.seek(2)
+    with ThreadPoolExecutor(1) as other:
+        other.submit(lambda: opened.seek(7)).result()
+        assert opened.read(2) == b"23"
+        assert other.submit(lambda: opened.read(2)).result() == b"78"
+    opened.close()
+    with pytest.raises(ValueError, match="closed"):
+        opened.read(1)
+
+
+@pytest.mark.parametrize(
+    ("size", "what"), [(10, "has 10 bytes, not 11: it is torn, or another file"), (None, "is missing")]
+)
+def test_a_file_of_another_size_is_not_opened(size: int | None, what: str) -> None:
+    files = RemoteFiles("lake", "s3://bucket", Store(Opened(None) if size else FileNotFoundError("a")))
+    files.sizes = {"a.parquet": 11}
+    with pytest.raises(OSError, match="lake's file") as failed:
+        files.open("lake://a.parquet")
+    error = file_error(str(failed.value))
+    assert error is not None
+    assert (error.code, error.message) == (Code.INVALID, f"the lake's file s3://bucket/a.parquet {what}")
+
+
+@pytest.mark.parametrize(
+    "trace", ["\x1b[1;31mstack backtrace\x1b[0m:\n  0: main\n", "   0: <unknown>\n  at x\n"]
+)
+def test_of_what_deltalake_says_the_trace_that_follows_is_left_out(trace: str) -> None:
+    error = DeltaError(f"Kernel error: no room\n\n{trace}")
 
     def attempt() -> None:
         raise error

@@ -1,10 +1,12 @@
-"""Parameters and gradients of DeepSpeed's ZeRO-3, which it partitions, gathers and reduces itself.
+"""Steps of DeepSpeed's ZeRO, and parameters and gradients of its stage 3, which gathers and reduces itself.
 
 Stage: trainer, the threads that run modules and backward. Comes in: calls of DeepSpeed's gather handles and
-of its optimizer, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (run with 0.18; where a name is
-missing, nothing is wrapped), and the attributes that it gives to parameters. Goes out: tensors, to
-:mod:`rankmem_agent.hooks.sharding`. It keeps none.
+of its optimizer, which :mod:`rankmem_agent.hooks.sharding` has wrapped here (run with 0.18 and 0.19; where a
+name is missing, nothing is wrapped), and the attributes that it gives to parameters. Goes out: tensors, to
+:mod:`rankmem_agent.hooks.sharding`, and where a step begins and ends, to :mod:`rankmem_agent.hooks.steps`. It
+keeps no tensor.
 
+- *Steps*: ZeRO's ``step()`` calls that of torch's optimizer for one group of parameters after the other.
 - *Parameters*: the partitions (``param.ds_tensor``), once a model runs; the whole ones, and the buffer that
   they were received in, each time that they are gathered. The optimizer's own copies are an optimizer's
   parameters like any others.
@@ -18,10 +20,34 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.wrapping import Call, TensorSink, wrapped
 
 PARTITION: Final = "deepspeed.runtime.zero.partition_parameters"
+STAGE_1_AND_2: Final = "deepspeed.runtime.zero.stage_1_and_2"
 STAGE_3: Final = "deepspeed.runtime.zero.stage3"
+
+
+def wrap_stage_1_and_2(module: Any, steps: Steps) -> None:
+    """Wraps the optimizer's ``step()``.
+
+    Args:
+        module: ``deepspeed.runtime.zero.stage_1_and_2``.
+        steps: is told of each.
+    """
+    _wrap_step(getattr(module, "DeepSpeedZeroOptimizer", None), steps)
+
+
+def _wrap_step(optimizer: Any, steps: Steps) -> None:
+    genuine = getattr(optimizer, "step", None)
+    if genuine is None:
+        return
+    optimizer.step = wrapped(
+        genuine,
+        before=lambda call: steps.begin_outer(id(call.args[0])),
+        lastly=lambda call: steps.leave_outer(id(call.args[0])),
+        after=lambda call, _: steps.outer_ended(),
+    )
 
 
 def wrap_handles(module: Any, parameter: TensorSink) -> None:
@@ -58,14 +84,16 @@ def _wrap_wait(handle: Any, received: Callable[[Any], Any], parameter: TensorSin
     handle.wait = wrapped(genuine, after=lambda call, _: parameter(functools.partial(received, call.args[0])))
 
 
-def wrap_optimizer(module: Any, gradient: TensorSink) -> None:
-    """Wraps the method that keeps a rank's part of the gradients.
+def wrap_stage_3(module: Any, gradient: TensorSink, steps: Steps) -> None:
+    """Wraps the optimizer's ``step()``, and its method that keeps a rank's part of the gradients.
 
     Args:
         module: ``deepspeed.runtime.zero.stage3``.
         gradient: receives each gradient.
+        steps: is told of each step.
     """
     optimizer: Any = getattr(module, "DeepSpeedZeroOptimizer_Stage3", None)
+    _wrap_step(optimizer, steps)
     genuine = getattr(optimizer, "partition_grads", None)
     if genuine is None:
         return

@@ -1,4 +1,4 @@
-"""Parameters, gradients and caches that no optimizer and no module sees: TAG records.
+"""Parameters, gradients and caches that no optimizer and no module sees: TAG records; steps of ZeRO.
 
 Stage: trainer, the threads that run modules and backward. Comes in: calls of classes of torch's (2.6 to
 2.13), DeepSpeed's and transformers', whose methods are wrapped once a model runs that may use them; where
@@ -22,25 +22,38 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rankmem_agent.hooks import caches, deepspeed, fsdp1
+from rankmem_agent.hooks import caches, fsdp1
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.plain_tensors import tensors_of
 from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tags import Device, address_of, device_of, size_of
-from rankmem_agent.hooks.wrapping import wrapped
+from rankmem_agent.hooks.wrapping import TensorSink, wrapped
 from rankmem_agent.spool.layout import Category
 
 _FSDP: Final = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _CHECKPOINT: Final = "torch.utils.checkpoint"
+_ZERO: Final = "deepspeed.runtime.zero"
 
 
 class Sharding:
-    """Wraps the methods; made once, when the agent attaches."""
+    """Wraps the methods; made once, when the agent attaches.
 
-    def __init__(self, recorder: Recorder, is_compiling: Callable[[], bool], guard: Guard) -> None:
+    Args:
+        steps: is told of ZeRO's steps.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        is_compiling: Callable[[], bool],
+        guard: Guard,
+        steps: Steps,
+    ) -> None:
         self._recorder = recorder
         self._is_compiling = is_compiling
         self._guard = guard.of("categories of sharded parameters", self.stop)
+        self._steps = steps
         self._is_on = True
         self._wrapped: set[str] = set()
         parameter, gradient, cache = (
@@ -52,21 +65,22 @@ class Sharding:
             _CHECKPOINT: self._wrap_checkpoint,
             fsdp1.FLAT: functools.partial(fsdp1.wrap_handles, parameter=parameter),
             fsdp1.RUNTIME: functools.partial(fsdp1.wrap_runtime, gradient=gradient),
-            deepspeed.PARTITION: functools.partial(deepspeed.wrap_handles, parameter=parameter),
-            deepspeed.STAGE_3: functools.partial(deepspeed.wrap_optimizer, gradient=gradient),
             caches.TRANSFORMERS: functools.partial(caches.wrap_caches, cache=cache),
+            _ZERO: functools.partial(self._load_zero, parameter, gradient),
         }
         """The wrapper for each of their modules, once it is imported."""
+        self._tag_held: Callable[[Any], None] | None = None
+        """Tags what ZeRO-3 keeps of a model, once it may keep something."""
 
     def look(self, root: object = None) -> None:
         """Wraps what has been imported by now: when a model is called first."""
-        for name, wrap in self._wraps.items():
+        for name, wrap in list(self._wraps.items()):
             module = sys.modules.get(name)
             if module is not None and name not in self._wrapped and self._is_on:
                 self._wrapped.add(name)
                 self._guarded(wrap, module)
-        if deepspeed.STAGE_3 in self._wrapped and root is not None:
-            self._guarded(self._held, root)
+        if self._tag_held is not None and root is not None:
+            self._guarded(self._tag_held, root)
 
     def stop(self) -> None:
         """Does nothing from now on; the methods stay wrapped."""
@@ -84,6 +98,26 @@ class Sharding:
             before=lambda call: self._guarded(self._computed, call.args[0]),
             after=lambda call, _: self._guarded(self._reduced, call.args[0]),
         )
+
+    def _load_zero(self, parameter: TensorSink, gradient: TensorSink, _: object) -> None:
+        """Adds the wrappers for ZeRO's modules; their code is loaded beside DeepSpeed alone."""
+        from rankmem_agent.hooks import deepspeed
+
+        def tag_held(root: Any) -> None:
+            parameters, gradients = deepspeed.held(root)
+            self._tag(Category.PARAMETER, parameters)
+            self._tag(Category.GRADIENT, gradients)
+
+        def wrap_stage_3(module: Any) -> None:
+            self._tag_held = tag_held
+            deepspeed.wrap_stage_3(module, gradient, self._steps)
+
+        self._wraps |= {
+            deepspeed.PARTITION: functools.partial(deepspeed.wrap_handles, parameter=parameter),
+            deepspeed.STAGE_1_AND_2: functools.partial(deepspeed.wrap_stage_1_and_2, steps=self._steps),
+            deepspeed.STAGE_3: wrap_stage_3,
+        }
+        self.look()
 
     def _wrap_checkpoint(self, module: Any) -> None:
         function: Any = getattr(module, "CheckpointFunction", None)
@@ -115,11 +149,6 @@ class Sharding:
         given = [getattr(parameter, "grad", None) for parameter in parameters]
         accumulated = [getattr(each, "unsharded_accumulated_grad", None) for each in group.fsdp_params]
         self._tag(Category.GRADIENT, [getattr(last, "reduce_scatter_input", None), *given, *accumulated])
-
-    def _held(self, root: Any) -> None:
-        parameters, gradients = deepspeed.held(root)
-        self._tag(Category.PARAMETER, parameters)
-        self._tag(Category.GRADIENT, gradients)
 
     def _tag_found(self, category: Category, about: Any) -> None:
         """Tags tensors that another module found: in containers, or returned by a function."""

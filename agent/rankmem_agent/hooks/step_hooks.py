@@ -193,6 +193,8 @@ class StepHooks:
             if self._steps.ends(known):
                 self._steps.record(known.name)
                 self._steps.ended()
+        else:
+            self._steps.inner_ended(known)
         if known.plan is not None and self._has_new_state(known.plan, optimizer):
             with unseen_by_modes():
                 self._tags.state(optimizer)
@@ -245,4 +247,4 @@ def _keep_stepping(inside: list[int], key: int) -> None:
         if frame.f_code.co_qualname == _TORCH_STEP:
             stepping.add(id(frame.f_locals.get("self")))
     if key in stepping:
-        inside[:] = [each for each in inside if each in stepping]
+        inside[:] = [each for each in inside if each < 0 or each in stepping]

@@ -10,7 +10,8 @@ steps its discriminator five times for each step of the generator counts one ste
 generator. Which optimizers are in use is learned in the first round: there, each ``step()`` of those known
 so far ends a step, and a new one ends the round without a row of its own. An optimizer is no longer waited
 for when others have stepped REPEATS_MAX times again without it. One that steps inside another's ``step()``
-(ZeRO wraps one) is part of it. A step that the user ends (``rankmem_agent.step()``) stops all that.
+is part of it, however often: DeepSpeed's ZeRO has one step for each group of parameters, in stage 3 for each
+part of these (``hooks.deepspeed``). A step that the user ends (``rankmem_agent.step()``) stops all that.
 
 **Closures.** ``optimizer.step(closure)`` runs forward and backward within the step (LBFGS; Lightning gives
 one to every optimizer). The phase is then IN_CLOSURE, which the tap resolves call by call.
@@ -53,10 +54,13 @@ class Optimizer:
 
 
 class _Inside(threading.local):
-    """Identities of the optimizers whose ``step()`` a thread is in, outermost first."""
+    """Identities of the optimizers whose ``step()`` a thread is in, outermost first; negative of what is none
+    of torch's."""
 
     def __init__(self) -> None:
         self.stack: list[int] = []
+        self.inner: Optimizer | None = None
+        """That has stepped within the outermost one, which is none of torch's."""
 
 
 class Steps:
@@ -127,6 +131,37 @@ class Steps:
             return False
         self.phase_outside = Phase.OTHER
         return True
+
+    def begin_outer(self, key: int) -> None:
+        """A wrapper that is none of torch's optimizers begins its ``step()``, in which it calls theirs.
+
+        Args:
+            key: its identity.
+        """
+        self.inside.stack.append(-key)
+        self.inside.inner = None
+
+    def inner_ended(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped inside another one's ``step()``."""
+        if self.inside.stack[:1] and self.inside.stack[0] < 0:
+            self.inside.inner = optimizer
+
+    def leave_outer(self, key: int) -> None:
+        """A step that :meth:`begin_outer` began has ended, or raised."""
+        inside = self.inside.stack
+        if -key in inside:
+            del inside[inside.index(-key) :]
+        if not inside and self.inside.inner is not None:
+            self.phase_outside = Phase.OTHER
+            if self._recorder is not None:
+                self._recorder.set_phase(Phase.OTHER)
+
+    def outer_ended(self) -> None:
+        """It has ended without raising: with it the training step, if an optimizer stepped in it."""
+        inner, self.inside.inner = self.inside.inner, None
+        if inner is not None and not self.inside.stack and self.ends(inner):
+            self.record(inner.name)
+            self.ended()
 
     def ends(self, optimizer: Optimizer) -> bool:
         """Whether a training step ends with this one's: all in use have stepped since the last end."""

@@ -13,8 +13,10 @@ in the first STEPS_LOOKED_AT steps, and in every LOOK_EVERY-th for what no optim
 for until each has been seen once, GRADIENT_LOOKS times the number of parameters at most: those that never get
 one stay at 0.
 
-**What.** Sizes are this rank's: of a DTensor its local shard's, while the shape is the whole one's.
-Parameters that share their bytes (tied weights) are one row, under the first name of the tree.
+**What.** Sizes are this rank's: of a DTensor its local shard's, under ZeRO-3 its partition's (beside which
+small parameters may be whole from one step to the next), while the shape is the whole one's. Parameters that
+share their bytes (tied weights) are one row, under the first name of the tree; those of which this rank keeps
+nothing share none.
 """
 
 from __future__ import annotations
@@ -163,13 +165,15 @@ class Weights:
         is_incomplete = False
         for name, module, key, parameter in self._parameters(roots):
             try:
-                place, offset, size_bytes = _place(parameter), parameter.storage_offset(), size_of(parameter)
-                facts = {"dtype": str(parameter.dtype).removeprefix("torch."), "shape": list(parameter.shape)}
+                own = _kept(parameter)
+                place, offset, size_bytes = _place(own), own.storage_offset(), size_of(own)
+                shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 empties what it does not use
+                facts = {"dtype": str(parameter.dtype).removeprefix("torch."), "shape": list(shape)}
             except UNREADABLE:
                 place = None
             if place is None:
                 is_incomplete = True
-            elif (place, offset, size_bytes) not in seen:
+            elif not size_bytes or (place, offset, size_bytes) not in seen:
                 seen.add((place, offset, size_bytes))
                 self._update(name, module, key, parameter, place, size_bytes, facts)
         if is_incomplete and self._retries_left > 0:
@@ -235,14 +239,19 @@ class Weights:
         )
 
 
-def _place(parameter: Any) -> _Place | None:
+def _kept(parameter: Any) -> Any:
+    """What this rank keeps of it in any case: of a DTensor its shard, under ZeRO-3 its partition."""
+    for name in ("_local_tensor", "ds_tensor"):
+        own = getattr(parameter, name, None)
+        if own is not None:
+            return own
+    return parameter
+
+
+def _place(kept: Any) -> _Place | None:
     """Where its storage is; None on a device that is not recorded, the meta device among them."""
-    device = device_of(parameter)
-    if device is None:
-        return None
-    local = getattr(parameter, "_local_tensor", None)  # DTensor: this rank's shard
-    own = parameter if local is None else local
-    return (*device, int(own.untyped_storage().data_ptr()))
+    device = device_of(kept)
+    return None if device is None else (*device, int(kept.untyped_storage().data_ptr()))
 
 
 def _is_elsewhere(weight: _Weight) -> bool:
@@ -250,7 +259,7 @@ def _is_elsewhere(weight: _Weight) -> bool:
     if parameter is None:
         return True
     try:
-        return _place(parameter) != weight.place
+        return _place(_kept(parameter)) != weight.place
     except UNREADABLE:
         return True
 

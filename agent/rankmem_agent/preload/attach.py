@@ -249,7 +249,7 @@ class Agent:
         modules.when_unread(weights.want_look)
         weights.before_look(modules.read_unread)
         modules.when_named(tags.tree)
-        sharding = Sharding(recorder, hidden, self._guard)
+        sharding = Sharding(recorder, hidden, self._guard, steps)
         modules.when_named(sharding.look)
         calls = self._model_calls = ModelCalls(
             recorder, tracing, self._guard, steps, modules.path_id, OptimizersMade()

@@ -35,10 +35,15 @@ class Selection:
     """Its end, likewise."""
     progress: Callable[[str], None] = silent
     """Called with what is being written."""
-    missing: tuple[str, ...] = ()
-    """What the session lacks, a line each: a file that can carry it does."""
+    lacks: tuple[str, ...] = ()
+    """What the session lacks, a line each."""
     marks: str = ""
     """Ranges and instants that a user of the page named, as its link has them; of the page in one file."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """That, and what was read while a store is away: a file that can carry it does."""
+        return (*self.lacks, self.queries.stale) if self.queries.stale else self.lacks
 
     def rows(self, name: str, **values: Value) -> list[dict[str, Any]]:
         """The rows of ``exports/{name}.sql``; see :meth:`stream_of`."""

@@ -19,6 +19,7 @@ from typing import Final
 from rankmem_aggregator.exports.contract import ExportResult, Selection, silent
 from rankmem_aggregator.exports.kinds import ExportKind, SelectablePart, kind_of
 from rankmem_aggregator.exports.names import is_database
+from rankmem_aggregator.query.asking import one_answer
 from rankmem_aggregator.query.missing import lines
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
@@ -78,19 +79,20 @@ def export(
     _check_out(kind, out_path, force)
     if is_database(out_path) and (kind.name != "duckdb" or _is_same(out_path, queries.target)):
         raise RankmemError(Code.CONFLICT, f"{out_path} is a database", "give another name")
-    session_id = queries.session_id(session) if "session" in kind.parts else ""
-    selection = Selection(
-        queries=queries,
-        session_id=session_id,
-        ranks=tuple(sorted(set(ranks))) if ranks else None,
-        from_ns=from_ns,
-        until_ns=until_ns,
-        progress=progress,
-        missing=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
-        marks=marks,
-    )
-    _check_ranks(selection)
-    return _write(kind, selection, out_path)
+    with one_answer(queries):
+        session_id = queries.session_id(session) if "session" in kind.parts else ""
+        selection = Selection(
+            queries=queries,
+            session_id=session_id,
+            ranks=tuple(sorted(set(ranks))) if ranks else None,
+            from_ns=from_ns,
+            until_ns=until_ns,
+            progress=progress,
+            lacks=tuple(lines(queries.incompleteness(session_id).to_pylist())) if session_id else (),
+            marks=marks,
+        )
+        _check_ranks(selection)
+        return _write(kind, selection, out_path)
 
 
 def _check_out(kind: ExportKind, out_path: Path, force: bool) -> None:

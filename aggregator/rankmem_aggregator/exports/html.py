@@ -24,7 +24,7 @@ def write_html(selection: Selection, out: Path) -> ExportResult:
         ranks=selection.ranks,
         from_ns=selection.from_ns,
         until_ns=selection.until_ns,
-        missing=selection.missing,
+        missing=selection.lacks,
         marks=selection.marks,
         progress=selection.progress,
     )

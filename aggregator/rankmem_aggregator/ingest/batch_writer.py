@@ -87,6 +87,11 @@ class BatchWriter:
         """What a batch waits for that is not stored within seconds, while nothing is wrong."""
         return "other batches are before it in the queue"
 
+    @property
+    def unstored_since_ns(self) -> int:
+        """Arrival of the oldest batch that answers have and files do not, ns since 1970; 0: there is none."""
+        return 0
+
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()

@@ -10,13 +10,22 @@ little, so that the time goes with the differences.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Final
+
+from rankmem_aggregator.insights.lives import Array
 
 CHANGES_MAX: Final = 2000
 """Places that only one of the two has; with more they count as different, after some seconds."""
 
+CELLS_MAX: Final = 2_000_000
+"""Pairs that are tried in all runs together, in about a second; other runs stay as they were paired."""
+
 Pairs = list[tuple[int, int]]
+AreLike = Callable[[range, range], Array]
+"""Of places of one and of the other: a table of how well each pair may be the same block, 0: it may not."""
 
 
 def aligned(first: Sequence[Hashable], second: Sequence[Hashable], changes_max: int = CHANGES_MAX) -> Pairs:
@@ -39,6 +48,66 @@ def aligned(first: Sequence[Hashable], second: Sequence[Hashable], changes_max: 
     pairs += [(begin + one, begin + other) for one, other in middle]
     pairs += [(len(first) - back, len(second) - back) for back in range(after, 0, -1)]
     return pairs
+
+
+def paired_within_runs(
+    first: Sequence[Hashable], second: Sequence[Hashable], pairs: Pairs, are_like: AreLike
+) -> Pairs:
+    """The same pairs; where runs of one name have different lengths, those that are most alike, in order.
+
+    Names do not tell there which of the longer run are the others: a kernel that has more scratch at another
+    size makes it before its result.
+
+    Args:
+        first, second: names of blocks.
+        pairs: of :func:`aligned`.
+        are_like: of places of both, how well each pair may be the same block.
+    """
+    run_of = [_runs(first), _runs(second)]
+    partners: dict[range, set[range]] = defaultdict(set)
+    others: dict[range, set[range]] = defaultdict(set)
+    for one, other in pairs:
+        partners[run_of[0][one]].add(run_of[1][other])
+        others[run_of[1][other]].add(run_of[0][one])
+
+    changed: dict[range, range] = {}
+    room = CELLS_MAX
+    for run, (like, *more) in ((run, tuple(found)) for run, found in partners.items()):
+        is_alone = not more and len(others[like]) == 1
+        if is_alone and len(run) != len(like) and len(run) * len(like) <= room:
+            changed[run] = like
+            room -= len(run) * len(like)
+    kept = [(one, other) for one, other in pairs if run_of[0][one] not in changed]
+    for run, like in changed.items():
+        kept += _most_alike(run, like, are_like(run, like))
+    return sorted(kept)
+
+
+def _runs(names: Sequence[Hashable]) -> list[range]:
+    """Of each place the places around it that have its name without another one between."""
+    found: list[range] = []
+    for _, run in itertools.groupby(range(len(names)), names.__getitem__):
+        begin = len(found)
+        number = sum(1 for _ in run)
+        found += [range(begin, begin + number)] * number
+    return found
+
+
+def _most_alike(one: range, other: range, like: Array) -> Iterator[tuple[int, int]]:
+    """The pairs that are together most alike, in order; of several such the last ones."""
+    best = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
+    for i, row in enumerate(like.tolist()):
+        for j, worth in enumerate(row):
+            best[i + 1][j + 1] = max(best[i][j + 1], best[i + 1][j], best[i][j] + worth)
+    i, j = len(one), len(other)
+    while i and j:
+        if like[i - 1, j - 1] and best[i][j] == best[i - 1][j - 1] + like[i - 1, j - 1]:
+            i, j = i - 1, j - 1
+            yield one[i], other[j]
+        elif best[i][j] == best[i][j - 1]:
+            j -= 1
+        else:
+            i -= 1
 
 
 def _middle(first: Sequence[Hashable], second: Sequence[Hashable], changes_max: int) -> Pairs:

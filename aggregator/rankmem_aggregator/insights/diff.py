@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from rankmem_aggregator.insights import diff_text as words
 from rankmem_aggregator.insights import renamed_classes as classes
-from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
-from rankmem_aggregator.insights.compare import Compared, Judged, Side, compared, equal_input, some_steps
+from rankmem_aggregator.insights.answer import Answer, cannot_tell
+from rankmem_aggregator.insights.compare import Compared, Judged, compared, equal_input, some_steps
+from rankmem_aggregator.insights.diff_highest import highest_figures, judge_highest
+from rankmem_aggregator.insights.diff_limits import ERRORS, Limit, verdict_of
+from rankmem_aggregator.insights.diff_steps import Key, Recorded, Sides, Steps, sides_of
 from rankmem_aggregator.insights.moved import Pair, Part, paired
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.quantity_text import counted
-from rankmem_protos.devices import by_weight
 
-WARM_UP_STEPS: Final = 2
-"""The optimizer's state comes in the first, caches fill in the second."""
-STEPS_LEAST: Final = 3
-SHARE_LIMIT: Final = 0.005
-BYTES_LIMIT: Final = 64 << 10
-"""Without a limit of the user's, a figure is worse beyond both, and beyond :data:`ERRORS` standard errors."""
-ERRORS: Final = 3.0
 PART_BYTES_LEAST: Final = 1024
 PARTS_MAX: Final = 12
 PART_STEPS_MAX: Final = 24
@@ -58,62 +51,13 @@ SCHEMA: Final = pa.schema(
         ("verdict", pa.string()),
     ]
 )
-"""The rows of the answer, of the rank that changed most for the worse. what: peak (of a step), held (at the
-step's end), allocated (in it), reserved (the highest of the session), or part: the blocks at the peak that
+"""The rows of the answer, of the rank that changed most for the worse. what: peak (of a step), highest (the
+highest step at equal input; judged where a limit for the peak is given), held (at the step's end), allocated
+(in it), reserved (the highest of the session), or part: the blocks at the peak that
 share category, file, function, operator and module, and of base those that were these before they moved.
 moved_from: the file, function or module in base, where it is another one; share: of base_bytes; limit_bytes:
 from which on it counts; verdict: worse, same, better, unclear (beyond a limit of the user's, but within the
-error); NULL where none is given."""
-
-
-class Limit(NamedTuple):
-    """How much worse a figure may get: both, where both are given."""
-
-    share: float = 0.0
-    size_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """A session to compare."""
-
-    ask: Ask
-    session_id: str
-    complete: bool | None = True
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class Steps:
-    """The steady steps of a device of a rank."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    count: int = 0
-    """Of all, those of the warm-up too."""
-    num_unknown: int = 0
-    """Steps that are left out since their input is not recorded."""
-
-    def values(self, name: str) -> Any:
-        """A column of them."""
-        return np.array([row[name] for row in self.rows], np.float64)
-
-    def given(self, by: str) -> Side:
-        """What the model was given, in bytes by this column."""
-        named = by == "input_bytes"
-        return Side(bytes=self.values(by), names=[row["inputs"] if named else None for row in self.rows])
-
-    def knows(self, by: str) -> bool:
-        """Whether this column has what every step was given."""
-        return all(row[by] for row in self.rows)
-
-    def keep_known(self, by: str) -> None:
-        """Leaves out the steps without a value in this column."""
-        known = [row for row in self.rows if row[by]]
-        self.num_unknown, self.rows = len(self.rows) - len(known), known
-
-
-Key = tuple[int, str]
-"""Rank and device."""
+error, or in so few steps that it may be chance); NULL where none is given."""
 
 
 def diff_of(base: Recorded, head: Recorded, limits: Mapping[str, Limit] | None = None) -> Answer:
@@ -125,15 +69,16 @@ def diff_of(base: Recorded, head: Recorded, limits: Mapping[str, Limit] | None =
     """
     figures: dict[str, Any] = {"base": str(base.session_id), "head": str(head.session_id)}
     try:
-        sides = _sides(base, head)
-        by = _covariate(sides["base"], sides["head"])
-        judged = _judge_all(sides, by, limits)
-        figures |= _figures(judged, sides, by)
+        sides = sides_of(base, head)
+        by = sides.by
+        judged = _judge_all(sides, limits)
+        figures |= _figures(judged, sides)
         worst = _worst(judged)
         own = [each for each in judged if (each.rank, each.device) == worst]
-        of_worst = [sides[name][worst] for name in ("base", "head")]
+        of_worst = sides.base[worst], sides.head[worst]
+        figures |= highest_figures(*of_worst, by)
         rows = [_row(each) for each in own]
-        parts, changes = _parts(base, head, of_worst[0], of_worst[1], by)
+        parts, changes = _parts(base, head, *of_worst, by)
         rows += _reserved(base, head, worst) + parts
         figures |= changes
     except CannotTell as why:
@@ -145,93 +90,26 @@ def diff_of(base: Recorded, head: Recorded, limits: Mapping[str, Limit] | None =
         session_id=head.session_id,
         verdict="finding" if "worse" in verdicts else "cannot tell" if unclear else "fine",
         sentence=words.sentence(own, figures),
-        certainty=None if unclear else "predicted",
+        certainty=None if unclear else "predicted" if _is_sure(sides) else "suspected",
         error=words.error(own, by),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
-        notes=tuple(words.notes(figures)),
+        notes=(*words.highest_notes(own, figures), *words.notes(figures)),
         next_commands=(f"rankmem steps --rank {worst[0]}", f"rankmem ops --rank {worst[0]}"),
     )
 
 
-def _sides(base: Recorded, head: Recorded) -> dict[str, dict[Key, Steps]]:
-    both = {"base": base, "head": head}
-    for name, side in both.items():
-        if side.complete is False:
-            lacks = "; ".join(side.missing[:3])
-            raise CannotTell(
-                f"{name} ({side.session_id}) is incomplete, so its figures may be wrong: {lacks}"
-            )
-    return {name: _steps(side, name) for name, side in both.items()}
-
-
-def _judge_all(
-    sides: dict[str, dict[Key, Steps]], by: str, limits: Mapping[str, Limit] | None
-) -> list[Judged]:
+def _judge_all(sides: Sides, limits: Mapping[str, Limit] | None) -> list[Judged]:
     return [
         each
-        for key in sorted(sides["base"])
-        for each in judge_steps(key, sides["base"][key], sides["head"][key], by, limits)
+        for key in sorted(sides.base)
+        for each in judge_steps(key, sides.base[key], sides.head[key], sides.by, limits)
     ]
 
 
-def _steps(side: Recorded, name: str) -> dict[Key, Steps]:
-    """The steady steps of each rank on the kind of device that counts, by rank and device."""
-    where = side.ask("rank_coordinates", session=side.session_id).to_pylist()
-    rows = side.ask("steps_with_inputs", session=side.session_id).to_pylist()
-    if not rows:
-        raise CannotTell(f"{name} ({side.session_id}) has no steps: call rankmem_agent.step() at their ends")
-    attempt = rows[-1]["attempt"]
-    rows = [row for row in rows if row["attempt"] == attempt]
-    running = sorted(row["rank"] for row in where if row["attempt"] == attempt and row["is_running"])
-    if running:
-        raise CannotTell(f"rank {running[0]} of {name} ({side.session_id}) has no end: it may still run")
-    peaks = {row["device_type"]: row["peak_bytes"] for row in rows}
-    chosen = min(peaks, key=lambda device_type: by_weight(device_type, 0))
-    found: dict[Key, Steps] = {}
-    for row in rows:
-        if row["device_type"] == chosen:
-            found.setdefault((row["rank"], row["device"]), Steps()).rows.append(row)
-    expected = {row["rank"] for row in where if row["attempt"] == attempt}
-    absent = sorted(expected - {rank for rank, _ in found})
-    if absent:
-        raise CannotTell(f"rank {absent[0]} of {name} ({side.session_id}) has no steps")
-    for (rank, _), steps in found.items():
-        steps.count, steps.rows = len(steps.rows), steps.rows[WARM_UP_STEPS:]
-        if len(steps.rows) < STEPS_LEAST:
-            raise CannotTell(
-                f"rank {rank} of {name} ({side.session_id}) has {counted(steps.count, 'step')}, at least "
-                f"{STEPS_LEAST + WARM_UP_STEPS} are needed: the first {WARM_UP_STEPS} are warm-up"
-            )
-        steps.rows = [steps.rows[place] for place in some_steps(len(steps.rows))]
-    return found
-
-
-def _covariate(base: dict[Key, Steps], head: dict[Key, Steps]) -> str:
-    """The column that says what the model was given, for all ranks of both; raises where they differ."""
-    if base.keys() != head.keys():
-        only = sorted(base.keys() ^ head.keys())[0]
-        side = "base" if only in base else "head"
-        counts = f"{len(base)} of ranks in base, {len(head)} in head"
-        raise CannotTell(f"the devices differ: {only[1]} of rank {only[0]} is in {side} alone ({counts})")
-    for by in ("input_bytes", "batch_bytes"):
-        if all(steps.knows(by) for side in (base, head) for steps in side.values()):
-            break
-    else:
-        # With RANKMEM_STEADY the inputs of most steps are not recorded.
-        by = "input_bytes"
-        for steps in (*base.values(), *head.values()):
-            steps.keep_known(by)
-            if len(steps.rows) < STEPS_LEAST:
-                raise CannotTell(
-                    "what the model was given is not known for every step, so steps of equal input cannot be "
-                    "found: record with modules (RANKMEM_DETAIL=full) and call the model as a module"
-                )
-    for (rank, _), steps in base.items():
-        own, other = steps.values(by), head[rank, _].values(by)
-        if equal_input(own, other) is None:
-            raise CannotTell(words.no_overlap(rank, own, other))
-    return by
+def _is_sure(sides: Sides) -> bool:
+    """Whether the steps that are compared are known to have been given as much."""
+    return sides.by != "batch_bytes" and sides.arguments.is_sure
 
 
 def judge_steps(
@@ -246,57 +124,48 @@ def judge_steps(
         found.append(
             Judged(what=what, rank=key[0], device=key[1], figure=figure, limit=limit, verdict=verdict)
         )
-    return found
-
-
-def verdict_of(figure: Compared, limit: Limit | None, *, is_judged: bool) -> tuple[float, str | None]:
-    """The bytes from which on a difference counts, and what it is."""
-    own = limit if limit is not None else Limit(SHARE_LIMIT, BYTES_LIMIT)
-    least, error = max(own.share * figure.base, own.size_bytes), ERRORS * figure.error
-    if limit is None and not is_judged:
-        return max(least, error), None
-    if figure.difference > max(least, error):
-        return max(least, error), "worse"
-    if limit is not None and figure.difference > least:
-        return least, "unclear"
-    return max(least, error), "better" if -figure.difference > max(least, error) else "same"
+    highest = judge_highest(key, base, head, by, (limits or {}).get("peak"))
+    return found if highest is None else [found[0], highest, *found[1:]]
 
 
 def _worst(judged: list[Judged]) -> Key:
     """The rank that changed most for the worse."""
     order = {"worse": 0, "unclear": 1}
-    first = min(
-        judged,
-        key=lambda each: (order.get(each.verdict or "", 2), each.what != "peak", -each.figure.difference),
-    )
+
+    def rank_of(each: Judged) -> tuple[int, bool, float]:
+        found = order.get(each.verdict or "", 2 if words.is_higher(each) else 3)
+        return found, each.what != "peak", -each.figure.difference
+
+    first = min(judged, key=rank_of)
     return first.rank, first.device
 
 
-def _figures(judged: list[Judged], sides: dict[str, dict[Key, Steps]], by: str) -> dict[str, Any]:
+def _figures(judged: list[Judged], sides: Sides) -> dict[str, Any]:
     by_verdict = {
         verdict: sorted({each.rank for each in judged if each.verdict == verdict})
         for verdict in ("worse", "unclear", "better")
     }
-    steps = {name: min(len(each.rows) for each in side.values()) for name, side in sides.items()}
-    inputs = {
-        f"{name}_input_bytes": [
-            int(min(each.values(by).min() for each in side.values())),
-            int(max(each.values(by).max() for each in side.values())),
-        ]
-        for name, side in sides.items()
-    }
-    return {
-        "num_ranks": len({rank for rank, _ in sides["base"]}),
+    found: dict[str, Any] = {
+        "num_ranks": len({rank for rank, _ in sides.base}),
         "ranks_worse": by_verdict["worse"],
         "ranks_unclear": by_verdict["unclear"],
         "ranks_better": by_verdict["better"],
-        "base_steps": steps["base"],
-        "head_steps": steps["head"],
-        "input": by,
-        "base_steps_unknown": max(each.num_unknown for each in sides["base"].values()),
-        "head_steps_unknown": max(each.num_unknown for each in sides["head"].values()),
-        **inputs,
+        "input": sides.by,
+        "left_out": list(sides.arguments.left_out),
+        "retyped": list(sides.arguments.retyped),
+        "renamed": list(sides.arguments.renamed),
+        "other_lists": list(sides.arguments.other_lists),
     }
+    unit = "elements" if sides.by == "input_elements" else "bytes"
+    for name, side in (("base", sides.base), ("head", sides.head)):
+        sizes = [each.values(sides.by) for each in side.values()]
+        found[f"{name}_input_{unit}"] = [
+            int(min(own.min() for own in sizes)),
+            int(max(own.max() for own in sizes)),
+        ]
+        found[f"{name}_steps"] = min(len(each.rows) for each in side.values())
+        found[f"{name}_steps_unknown"] = max(each.num_unknown for each in side.values())
+    return found
 
 
 def _row(each: Judged) -> dict[str, Any]:
@@ -341,7 +210,7 @@ def _parts(
     ]
     held = [_held(side, steps) for side, steps in zip((base, head), some, strict=True)]
     given = [steps.given(by) for steps in some]
-    if equal_input(given[0].bytes, given[1].bytes) is None:
+    if equal_input(given[0].sizes, given[1].sizes) is None:
         return [], {"moved": [], "replaced": [], "unmatched": []}
     nothing = [np.zeros(len(steps.rows)) for steps in some]
     found = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_aggregator.insights.renamed_modules import WITHOUT_CLASS
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 WORDS: Final = {
     "peak": "peak of a step",
+    "highest": "highest step",
     "held": "held at a step's end",
     "allocated": "allocated in a step",
     "reserved": "reserved (not judged)",
@@ -25,6 +26,8 @@ MARKS: Final = {"worse": " ⚠", "better": " ✓", "unclear": " ?"}
 PARTS_IN_MARKDOWN: Final = 6
 MOVES_MAX: Final = 6
 """Of what has moved, in a note."""
+ARGUMENTS_MAX: Final = 4
+"""Of the model's arguments, in a note."""
 
 
 def change_text(num_bytes: float, base: float) -> str:
@@ -46,26 +49,62 @@ def sentence(own: Sequence[Judged], figures: Mapping[str, Any]) -> str:
         first = named[0]
         change = change_text(first.figure.difference, first.figure.base)
         if first.verdict == "unclear":
+            hidden = f"within what varying steps hide ({bytes_text(round(3 * first.figure.error))})"
             return (
                 f"{whose}{WORDS[first.what]} differs by {change}, beyond the limit of "
-                f"{bytes_text(round(first.limit))}, but within what varying steps hide "
-                f"({bytes_text(round(3 * first.figure.error))}): record more steps"
+                f"{bytes_text(round(first.limit))}, but {first.unclear or hidden}: record more steps"
             )
         both = f"{bytes_text(round(first.figure.base))} to {bytes_text(round(first.figure.head))}"
         return f"{whose}{WORDS[first.what]} is worse at equal input: {both}, {change}{more}"
     better = figures["ranks_better"]
     peak = next(each for each in own if each.what == "peak")
     if better:
-        which = "" if several else f": {_most_better(own)}"
-        return f"{counted(len(better), 'rank')} better at equal input, none worse{which}"
+        which = "" if several else _most_better(own)
+        return f"{counted(len(better), 'rank')} better at equal input, none worse{which}{_but_higher(own)}"
     sizes = [bytes_text(round(each)) for each in (peak.figure.base, peak.figure.head)]
     both = f"{sizes[0]} in both" if sizes[0] == sizes[1] else f"{sizes[0]}, then {sizes[1]}"
-    return f"{whose}nothing is worse at equal input: peak of a step {both}"
+    return f"{whose}nothing is worse at equal input: peak of a step {both}{_but_higher(own)}"
+
+
+def is_higher(each: Judged) -> bool:
+    """Whether it is a highest step that is higher than the other side's, and has no verdict."""
+    return each.what == "highest" and each.verdict is None and each.figure.difference > each.limit
+
+
+def _but_higher(own: Sequence[Judged]) -> str:
+    """That the highest step is higher, where that is not judged."""
+    for each in own:
+        if is_higher(each):
+            both = f"{bytes_text(round(each.figure.base))} to {bytes_text(round(each.figure.head))}"
+            return f"; but the highest step went from {both}"
+    return ""
+
+
+def highest_notes(own: Sequence[Judged], figures: Mapping[str, Any]) -> list[str]:
+    """Which the highest steps are, where they say something that the medians do not."""
+    both = (
+        f"the highest step of base is {figures['base_highest_step']} with "
+        f"{bytes_text(figures['base_highest_step_bytes'])}, of head {figures['head_highest_step']} with "
+        f"{bytes_text(figures['head_highest_step_bytes'])}"
+    )
+    peak = next(each.figure.difference for each in own if each.what == "peak")
+    for each in own:
+        if each.what == "highest" and each.figure.difference > max(each.limit, peak + each.limit):
+            unjudged = "" if each.verdict else "; no verdict without a limit, as --limit peak=2%"
+            return [f"{both}; peak of a step is a median and does not show it{unjudged}"]
+    higher = figures["head_highest_step_bytes"] > figures["base_highest_step_bytes"]
+    if figures["is_highest_beyond"] and higher:
+        return [f"{both}; the latter's input lies beyond those of base, so it is compared with none"]
+    return []
 
 
 def _most_better(own: Sequence[Judged]) -> str:
-    first = min(own, key=lambda each: each.figure.difference)
-    return f"{WORDS[first.what]} {change_text(first.figure.difference, first.figure.base)}"
+    """The judged figure that fell most; empty where those of another device did."""
+    judged = [each for each in own if each.verdict == "better"]
+    if not judged:
+        return ""
+    first = min(judged, key=lambda each: each.figure.difference)
+    return f": {WORDS[first.what]} {change_text(first.figure.difference, first.figure.base)}"
 
 
 def error(own: Sequence[Judged], by: str) -> str:
@@ -73,25 +112,64 @@ def error(own: Sequence[Judged], by: str) -> str:
     peak = next(each for each in own if each.what == "peak")
     least = max(3 * peak.figure.error, 1)
     given = (
-        ""
-        if by == "input_bytes"
-        else "; shapes of inputs are not recorded for every step: by blocks of category input"
+        "; shapes of inputs are not recorded for every step: by blocks of category input"
+        if by == "batch_bytes"
+        else ""
     )
     return f"differences of the peak from {bytes_text(round(max(least, peak.limit)))} on count{given}"
 
 
-def no_overlap(rank: int, base: Any, head: Any) -> str:
+def no_overlap(rank: int, base: Any, head: Any, by: str) -> str:
     """Why steps of equal input cannot be compared."""
+
+    def text(size: float) -> str:
+        return counted(int(size), "element") if by == "input_elements" else bytes_text(int(size))
+
     ranges = [
-        bytes_text(int(each.min()))
-        if each.min() == each.max()
-        else f"{bytes_text(int(each.min()))} to {bytes_text(int(each.max()))}"
+        text(each.min()) if each.min() == each.max() else f"{text(each.min())} to {text(each.max())}"
         for each in (base, head)
     ]
     return (
         f"the inputs of rank {rank} do not overlap: {ranges[0]} a step in base, {ranges[1]} in head; "
         "run both with the same batch"
     )
+
+
+def no_common_argument(base: Collection[str], head: Collection[str]) -> str:
+    """Why inputs cannot be compared at all."""
+    names = [
+        ", ".join(sorted(side)[:ARGUMENTS_MAX]) + (", ..." if len(side) > ARGUMENTS_MAX else "")
+        for side in (base, head)
+    ]
+    return (
+        f"the model's arguments are others in head ({names[1]}) than in base ({names[0]}), so steps of equal "
+        "input cannot be found"
+    )
+
+
+def _argument_notes(figures: Mapping[str, Any]) -> list[str]:
+    """What the comparison by the model's arguments leaves out or takes for granted."""
+
+    def some(name: str) -> str:
+        own = figures.get(name, [])
+        more = f" and {len(own) - ARGUMENTS_MAX} more" if len(own) > ARGUMENTS_MAX else ""
+        return f"{', '.join(own[:ARGUMENTS_MAX])}{more}"
+
+    found = []
+    if some("left_out") or some("retyped"):
+        without = f", without {some('left_out')}" if some("left_out") else ""
+        types = f"; other types: {some('retyped')}" if some("retyped") else ""
+        found.append(
+            f"inputs are compared by the elements of the arguments that both sides have{without}{types}"
+        )
+    if some("renamed"):
+        found.append(f"arguments taken for the same under another name: {some('renamed')}")
+    if some("other_lists"):
+        found.append(
+            f"lists among the arguments are longer on one side ({some('other_lists')}): taken for more of "
+            "the same, not for another argument"
+        )
+    return found
 
 
 def moved(pairs: Sequence[Pair], *, is_unclear: bool | None = None) -> list[str]:
@@ -153,6 +231,7 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     """Further sentences."""
     steps = f"{counted(figures['base_steps'], 'step')} of base, {figures['head_steps']:,} of head"
     found = [f"compared {steps}, after warm-up; parts are those of the peak, without line numbers"]
+    found += _argument_notes(figures)
     unknown = max(figures["base_steps_unknown"], figures["head_steps_unknown"])
     if unknown:
         found.append(f"left out {counted(unknown, 'step')} whose input is not recorded")

@@ -13,14 +13,11 @@ from typing import Final, Self
 
 import numpy as np
 
+from rankmem_aggregator.insights.leftovers import left_over
 from rankmem_aggregator.insights.lives import Array
-from rankmem_aggregator.insights.windows import LASTING, NEVER, Window, is_of_model, peak_of
+from rankmem_aggregator.insights.weight_copies import casts_and_copies
+from rankmem_aggregator.insights.windows import LASTING, NEVER, Window, peak_of
 
-LOSS_OPERATORS: Final = ("aten::cross_entropy_loss", "aten::_log_softmax", "aten::log_softmax")
-LOSS_BACKWARD: Final = ("aten::nll_loss_backward", "aten::_log_softmax_backward_data", "aten::_to_copy")
-HEAD_OPERATORS: Final = ("aten::linear", "aten::mm", "aten::addmm", "aten::matmul")
-LOGITS_SHARES: Final = (0.45, 1.05)
-"""Of the largest block of the loss: what is as large as the logits, in 16 bits as well."""
 COPIED_GRADIENTS: Final = "aten::_foreach_add"
 """What makes them in the optimizers whose decay of weights is not decoupled (Source: torch.optim, 2.0)."""
 BUCKET_BIRTHS: Final = 2
@@ -92,6 +89,12 @@ class Step:
     """Of each block the sibling that it is in, over all families; -1 outside of them."""
     call_of: Array
     """Of each block a number, the same for those of one operator, module and line."""
+    casts: Array
+    """May be a weight in half the bits."""
+    copies: Array
+    """May be a weight, in half the bits or as many."""
+    left_over: Array
+    """Of the step before, and nothing that this one reads."""
     units: list[str] = field(default_factory=list)
 
     @classmethod
@@ -107,6 +110,8 @@ class Step:
         known: dict[str | None, int] = {}
         for path in set(paths):
             known[path] = next((numbers[part] for part in _prefixes(path) if part in numbers), -1)
+        call_of = _numbered(zip(window.operator, window.module, window.line, strict=True))
+        casts, copies = casts_and_copies(window)
         return cls(
             window=window,
             category=np.array(window.category),
@@ -118,7 +123,10 @@ class Step:
             first_pass=forward & ~np.array(window.recomputed, bool),
             families=families,
             unit_of=np.array([known[path] for path in paths], np.int64),
-            call_of=_numbered(zip(window.operator, window.module, window.line, strict=True)),
+            call_of=call_of,
+            casts=casts,
+            copies=copies,
+            left_over=left_over(window, call_of),
             units=units,
         )
 
@@ -163,48 +171,6 @@ def families_of(paths: set[str | None]) -> list[list[str]]:
     return sorted(families, key=lambda family: (-len(family), family[0]))
 
 
-def loss_in_chunks(count: int) -> Edit:
-    """The head and the loss in parts: logits and their gradients of a part at a time."""
-
-    def edit(step: Step, lives: Lives) -> Lives:
-        of, inside = lives.of, lives.born > step.window.begin
-        operator = step.operator[of]
-        loss = inside & np.isin(operator, LOSS_OPERATORS)
-        if not loss.any():
-            return lives
-        largest = float(lives.bytes[loss].max())
-        low, high = (share * largest for share in LOGITS_SHARES)
-        alike = inside & (lives.bytes >= low) & (lives.bytes <= high)
-        latest = float(lives.born[loss].max())
-        heads = np.flatnonzero(alike & np.isin(operator, HEAD_OPERATORS) & (lives.born < latest))
-        chosen = alike & (loss | np.isin(operator, LOSS_BACKWARD))
-        chosen[heads[np.argsort(lives.born[heads])[-1:]]] = True
-        edited = lives.changed(bytes=np.where(chosen, lives.bytes / count, lives.bytes))
-        head = _head_gradient(step, lives, chosen, latest)
-        return edited if head is None else edited.and_one(*head)
-
-    return edit
-
-
-def _head_gradient(
-    step: Step, lives: Lives, chosen: Array, latest: float
-) -> tuple[float, float, float, int] | None:
-    """Each part adds to the gradient of the head: once more of it while the loss runs backward."""
-    of = lives.of
-    made = np.flatnonzero(
-        (lives.born > latest)
-        & (step.phase[of] == "backward")
-        & np.isin(step.operator[of], ("aten::mm", "aten::addmm"))
-        & (step.category[of] == "gradient")
-    )
-    if not len(made):
-        return None
-    head = int(made[np.argmin(lives.born[made])])
-    back = lives.born[chosen & (lives.born > latest)]
-    begin = float(back.min()) if len(back) else latest
-    return begin, float(lives.born[head]) + 0.5, float(lives.bytes[head]), int(of[head])
-
-
 def scaled(shares: dict[str, float]) -> Edit:
     """Blocks of these categories in a share of their bytes."""
 
@@ -230,19 +196,33 @@ def scratch_of(step: Step, lives: Lives) -> Array:
     return found
 
 
-def one_at_a_time(step: Step, lives: Lives) -> Lives:
-    """foreach=False: of the optimizer's scratch no more than twice the largest parameter.
+def one_at_a_time(times: int | None = None) -> Edit:
+    """foreach=False: of the optimizer's scratch no more than so many times the largest parameter.
 
-    Thrice, where a decay of weights copies gradients: that copy then lives as long as the rest.
+    Args:
+        times: None: as Adam and its kin have it, twice, and thrice where a decay of weights copies gradients:
+            that copy then lives as long as the rest.
     """
-    of, scratch = lives.of, scratch_of(step, lives)
-    largest = lives.bytes[step.category[of] == "parameter"].max(initial=0)
-    ends = lives.died[scratch & (lives.died < NEVER)]
-    most = (3 if COPIED_GRADIENTS in step.operator[of[scratch]] else 2) * largest
-    if not len(ends) or lives.kept(scratch).peak()[0] <= most:
-        return lives
-    begin, first = float(lives.born[scratch].min()), int(of[np.flatnonzero(scratch)[0]])
-    return lives.kept(~scratch).and_one(begin, float(ends.max()), float(most), first)
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        of, scratch = lives.of, scratch_of(step, lives)
+        largest = lives.bytes[step.category[of] == "parameter"].max(initial=0)
+        ends = lives.died[scratch & (lives.died < NEVER)]
+        of_adam = 3 if COPIED_GRADIENTS in step.operator[of[scratch]] else 2
+        most = (of_adam if times is None else times) * largest
+        if not len(ends) or lives.kept(scratch).peak()[0] <= most:
+            return lives
+        begin, first = float(lives.born[scratch].min()), int(of[np.flatnonzero(scratch)[0]])
+        return lives.kept(~scratch).and_one(begin, float(ends.max()), float(most), first)
+
+    return edit
+
+
+def lets_gradients_go(step: Step) -> bool:
+    """Whether gradients of the step before go in it: what clears these does not clear those that stay."""
+    lives = step.lives()
+    gradient = (step.category[lives.of] == "gradient") & (step.phase[lives.of] == "backward")
+    return bool((gradient & (lives.born <= step.window.begin) & (lives.died < NEVER)).any())
 
 
 def gradients_let_go(step: Step, lives: Lives) -> Lives:
@@ -255,7 +235,7 @@ def gradients_let_go(step: Step, lives: Lives) -> Lives:
         return lives
     optimizer = lives.born[(lives.born > step.window.begin) & (step.phase[of] == "optimizer")]
     late = float(optimizer.min()) - 0.5 if len(optimizer) else float(step.window.end)
-    parts, alone = _added_to(step, lives, stays)
+    parts, alone = added_to(step, lives, stays)
     died = lives.died.copy()
     died[parts] = NEVER
     edited = lives.changed(died=died).kept(~stays)
@@ -263,37 +243,7 @@ def gradients_let_go(step: Step, lives: Lives) -> Lives:
     return edited.and_more(np.full(len(alone), late), ends, lives.bytes[alone], of[alone])
 
 
-def _made_again(step: Step, lives: Lives, made: Array) -> Array:
-    """The gradients, and what is added to them, of a step that accumulates gradients itself; else nothing.
-
-    They come with the first part and stay, or come and go with each, as they do in smaller parts. A step
-    accumulates if backward makes most of its gradients again, after a forward, and what it makes then is gone
-    before it ends. What comes and goes in the same backward, such as a convolution's weights in another
-    layout, is no gradient that is made again.
-
-    Args:
-        made: gradients that backward made in the step.
-    """
-    in_backward = (lives.born > step.window.begin) & (step.phase[lives.of] == "backward")
-    names = np.stack([step.call_of[lives.of].astype(np.float64), lives.bytes], axis=1)
-    _, which = np.unique(names[in_backward], axis=0, return_inverse=True)
-    after = lives.born[lives.born > lives.born[in_backward].max(initial=step.window.begin)]
-    ends = after.min(initial=step.window.end)
-    stays = lives.died[in_backward] > ends
-    first_pass = (lives.born > step.window.begin) & step.first_pass[lives.of]
-    part = np.searchsorted(np.sort(lives.born[first_pass]), lives.born[in_backward])
-    where = which * (first_pass.sum() + 1) + part
-    of_model = made[in_backward] & stays
-    lasting = np.bincount(which[of_model], minlength=which.max(initial=0) + 1)
-    brief = np.bincount(which[~stays & ~np.isin(where, where[of_model])], minlength=len(lasting))
-    again = (lasting > 0) & (brief >= lasting)
-    found = np.zeros(len(made), bool)
-    if 2 * again.sum() > (lasting > 0).sum():
-        found[in_backward] = again[which]
-    return found
-
-
-def _added_to(step: Step, lives: Lives, stays: Array) -> tuple[list[int], list[int]]:
+def added_to(step: Step, lives: Lives, stays: Array) -> tuple[list[int], list[int]]:
     """What backward makes and adds to gradients that stay, and those of these of which it is not known.
 
     Of each gradient it is the shortest life of its size that the first backward begins.
@@ -327,46 +277,29 @@ def in_bucket_views(step: Step, lives: Lives) -> Lives:
     buckets = of_ddp & (lives.born <= step.window.begin)
     if lives.bytes[buckets].sum() < max(lives.bytes[older].sum(), 1):  # no DDP, or not these gradients
         return lives
-    births = np.sort(lives.born[lives.born > step.window.begin])
     made = gradient & (lives.born > step.window.begin)
-    place = np.searchsorted(births, lives.born, side="right") + BUCKET_BIRTHS
-    soon = births[np.minimum(place, len(births) - 1)]
+    soon = soon_after(step, lives)
     return lives.changed(died=np.where(made, np.minimum(lives.died, soon), lives.died)).kept(~older)
 
 
+def soon_after(step: Step, lives: Lives) -> Array:
+    """Of each life when autograd lets go of it, if it is a gradient that backward makes and copies."""
+    births = np.sort(lives.born[lives.born > step.window.begin])
+    place = np.searchsorted(births, lives.born, side="right") + BUCKET_BIRTHS
+    found: Array = births[np.minimum(place, len(births) - 1)]
+    return found
+
+
+def let_go_of_left_over(step: Step, lives: Lives) -> Lives:
+    """What is left over of the step before goes with it."""
+    return lives.kept(~(step.left_over[lives.of] & _goes_in_step(step, lives)))
+
+
 def let_go_of_last_step(step: Step, lives: Lives) -> Lives:
-    """What the step before left and this one frees goes with the step before."""
+    """Whatever the step before left and this one frees goes with the step before: at the best."""
+    return lives.kept(~_goes_in_step(step, lives))
+
+
+def _goes_in_step(step: Step, lives: Lives) -> Array:
     stays = (lives.born > step.window.begin) | (lives.died >= NEVER)
-    return lives.kept(stays | is_lasting(step, lives))
-
-
-def accumulated(count: int) -> Edit:
-    """The batch in parts: activations of a part at a time, gradients that stay from the first part on."""
-
-    def edit(step: Step, lives: Lives) -> Lives:
-        of = lives.of
-        gradient = step.category[of] == "gradient"
-        constant = is_of_model(step.window.category, step.window.phase)[of]
-        older = lives.born <= step.window.begin
-        backward = gradient & (step.phase[of] == "backward")
-        if not backward.any():
-            return lives
-        made = backward & ~older
-        again = _made_again(step, lives, made)
-        constant[again] = True
-        made &= ~again
-        constant[_added_to(step, lives, backward & older & (lives.died >= NEVER))[0]] = True
-        births = np.sort(lives.born[lives.born > step.window.begin])
-        place = np.searchsorted(births, lives.born, side="right") + BUCKET_BIRTHS
-        soon = births[np.minimum(place, len(births) - 1)]
-        edited = lives.changed(
-            bytes=np.where(constant, lives.bytes, lives.bytes / count),
-            died=np.where(made, np.minimum(lives.died, soon), lives.died),
-        )
-        begin = np.full(int(made.sum()), float(step.window.begin))
-        edited = edited.and_more(begin, lives.died[made], lives.bytes[made], of[made])
-        # Those of the step before were let go of in the first part, where their like was not yet there.
-        gone = backward & older & (lives.died < NEVER) & made.any()
-        return edited.kept(np.concatenate([~gone, np.ones(int(made.sum()), bool)]))
-
-    return edit
+    return ~(stays | is_lasting(step, lives))

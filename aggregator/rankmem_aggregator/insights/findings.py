@@ -17,12 +17,14 @@ from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
 from rankmem_aggregator.insights.fragmentation import fragmentation_of
 from rankmem_aggregator.insights.imbalance import imbalance_of
+from rankmem_aggregator.insights.leak_groups import growing, matters
 from rankmem_aggregator.insights.leak_text import place as place_text
-from rankmem_aggregator.insights.leaks import growing, leaks_of, matters
+from rankmem_aggregator.insights.leaks import leaking_of, leaks_of
 from rankmem_aggregator.insights.ledger import ledger_of
 from rankmem_aggregator.insights.oom import oom_of
 from rankmem_aggregator.insights.whatif import FINDING_SHARE as REMEDY_SHARE
-from rankmem_aggregator.insights.whatif import FREE, Request, whatif_of
+from rankmem_aggregator.insights.whatif import FREE, UNSURE, Request, whatif_of
+from rankmem_aggregator.insights.whatif_text import IF_UNUSED
 from rankmem_aggregator.quantity_text import bytes_text, counted
 from rankmem_protos.devices import by_weight
 
@@ -138,18 +140,19 @@ def leaks(question: Question) -> Found:
     answer = leaks_of(question.ask, question.session_id)
     if answer.verdict != "finding":
         return _nothing(answer)
-    top = answer.rows.to_pylist()[0]
+    leaking = leaking_of(answer.rows.to_pylist())
+    top, others = leaking[0], len(leaking) - 1
     place = (top["attempt"], top["rank"], top["device"])
     before, least, after = _peak_without_leaks(question, place)
-    others = sum(row["verdict"] in ("leaks", "grows") for row in answer.rows.to_pylist()) - 1
     more = f", and {counted(others, 'more place')}" if others else ""
+    is_sure = all(row["verdict"] == "leaks" for row in leaking)  # the peak is that without all of these
     finding = Finding(
         kind="leak",
         rank=top["rank"],
         bytes=before - after,
         peak_after=after,
         peak_after_least=least,
-        certainty=answer.certainty or "suspected",
+        certainty=(answer.certainty if is_sure else None) or "suspected",
         evidence=_sql(
             "SELECT step, device, end_bytes, end_growth_bytes FROM step_total({session}, of_rank := {rank}) "
             "ORDER BY device, step",
@@ -279,12 +282,13 @@ def remedies(question: Question) -> Found:
     if not free:
         return Found()
     best, rank = free[0], figures["rank"]
+    is_unsure = best["remedy"] in UNSURE
     finding = Finding(
         kind="remedy",
         rank=rank,
         bytes=best["saved_bytes"],
         peak_after=best["peak_after_bytes"],
-        certainty="predicted",
+        certainty="suspected" if is_unsure else "predicted",
         evidence=_sql(
             "SELECT step, device, peak_bytes FROM step_total({session}, of_rank := {rank}) "
             "ORDER BY device, step",
@@ -295,6 +299,7 @@ def remedies(question: Question) -> Found:
         sentence=(
             f"rank {rank}, {figures['device']}: {best['what']} would save {bytes_text(best['saved_bytes'])} "
             f"of the {bytes_text(figures['peak_bytes'])} that a steady step holds, at no cost"
+            f"{IF_UNUSED if is_unsure else ''}"
         ),
         verb=f"rankmem whatif --rank {rank}",
     )

@@ -22,6 +22,7 @@ from rankmem_aggregator.insights.as_cuda import stepped_alone
 from rankmem_aggregator.insights.capacity import usable_bytes, usable_on
 from rankmem_aggregator.insights.fit_model import Device, Fitted, Sized, largest_figures
 from rankmem_aggregator.insights.fit_sizes import Wanted, read_sizes, wanted_of
+from rankmem_aggregator.insights.input_shapes import largest_text
 from rankmem_aggregator.insights.laws import Law
 from rankmem_aggregator.insights.reading import CannotTell, read_trace
 from rankmem_aggregator.insights.replays import check
@@ -33,6 +34,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 DEFAULT_WANTED: Final = ("2x", "4x")
 AS_DEVICES: Final = ("cuda",)
+ONE_SIZE_TIMES: Final = 2
+"""Of one recorded size: what is further away is suspected, since it does not show what grows faster."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -152,18 +155,20 @@ def _answer(
     own = [each.window for each in fitted.recorded if each.source == 0]
     top = max(own, key=lambda each: each.peak()[0], default=None)
     higher = top and higher_step(steps, top.size.step, top.peak()[0], device.usable_bytes)
+    figures["evaluates"] = any(fitted.model(each.size).evaluates_at(each.size) for each in wanted)
     figures |= {"higher_step": higher and higher[0], "higher_step_bytes": higher and higher[1]}
+    usable = device.usable_bytes
+    has_more = bool(higher and usable is not None and higher[1] > usable)
     if device.usable_bytes is not None and not device.not_replayed:
         figures |= largest_figures(sized, largest)
     first = next(row for row in rows if row["times"] == wanted[0].times) if request.wanted else None
+    is_unsure = fitted.same.is_edited or _goes_far(fitted, wanted)
     does_not = [row for row in rows if row["fits"] == "no" and (row["times"] in {w.times for w in wanted})]
     return Answer(
         question="fit",
         session_id=session_id,
-        verdict="finding" if request.wanted and does_not else "fine",
-        certainty="suspected"
-        if device.as_cuda or device.not_replayed or fitted.same.is_edited
-        else "predicted",
+        verdict="finding" if request.wanted and (does_not or has_more) else "fine",
+        certainty="suspected" if device.as_cuda or device.not_replayed or is_unsure else "predicted",
         sentence=text.sentence(place.name, first, figures, rows),
         error=text.error(
             below, above, len(fitted.recorded), as_cuda=device.as_cuda, changes=fitted.has_changing_kernels
@@ -173,6 +178,11 @@ def _answer(
         notes=text.notes(figures, rows[-1]),
         next_commands=text.next_commands(figures, bool(does_not)),
     )
+
+
+def _goes_far(fitted: Fitted, wanted: Sequence[Wanted]) -> bool:
+    """Whether one size is to tell of others so far away that a square would decide the peak."""
+    return len(fitted.recorded) == 1 and any(each.times > ONE_SIZE_TIMES for each in wanted)
 
 
 def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> dict[str, Any]:
@@ -191,6 +201,7 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         "as_device": request.as_device if device.as_cuda else None,
         "num_sizes": len(fitted.recorded),
         "recorded_sizes": [each.number for each in fitted.recorded],
+        "first_dimension_of": _first_dimension_of(fitted, request),
         "recorded_input_bytes": [each.input_bytes for each in fitted.recorded],
         "recorded_steps": [each.window.size.step for each in fitted.recorded],
         "num_blocks": len(model.window),
@@ -206,3 +217,11 @@ def _figures(fitted: Fitted, device: Device, request: Request, place: Place) -> 
         if device.as_cuda
         else None,
     }
+
+
+def _first_dimension_of(fitted: Fitted, request: Request) -> str | None:
+    """The input whose first dimension was taken for the batch of the only recorded size; else None."""
+    (one, *more), what = fitted.recorded, request.what
+    inputs = one.window.size.inputs
+    is_taken = not more and not request.recorded and what == "batch" and one.number is not None
+    return largest_text(inputs) if is_taken and inputs else None

@@ -10,12 +10,21 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rankmem_aggregator.insights.answer import Ask
-from rankmem_aggregator.insights.input_shapes import Inputs, numbers_of
+from rankmem_aggregator.insights.input_shapes import (
+    COUNTED,
+    Inputs,
+    batch_by_places,
+    first_dimensions,
+    inputs_text,
+    may_be_second,
+    numbers_of,
+)
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.windows import Place, StepSize, Window, read_window
 from rankmem_aggregator.quantity_text import bytes_text, counted
@@ -26,6 +35,8 @@ SIZES_MAX: Final = 6
 RATIO_WITHIN: Final = 0.1
 """So far from 1 or 2 may the exponent be with which the inputs' bytes follow what the user calls their
 sizes."""
+RECENT_STEPS: Final = 8
+"""Of a size, among which the usual one is looked for: a training may have changed before."""
 _WANTED: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<times>x?)", re.ASCII)
 
 
@@ -42,6 +53,8 @@ class Recorded:
     """Of its input."""
     source: int = 0
     """Place of its recording among those that were read."""
+    allocated_bytes: tuple[int, int] = (0, 0)
+    """What steady steps of this size allocated, at least and at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +70,10 @@ class Wanted:
 SizeOf = Callable[[StepSize], int | None]
 """How large a step's input was, in bytes: any figure that is proportional to its batch and to its length;
 None: not known."""
+Key = tuple[int, tuple[int, ...]]
+"""The bytes of a step's input, and the first dimension of each of its tensors, where these are known."""
+KeyOf = Callable[[StepSize], Key | None]
+"""What tells the sizes of steps apart; None: not known."""
 
 
 def size_by(steps: Iterable[StepSize]) -> SizeOf:
@@ -76,20 +93,59 @@ def size_by(steps: Iterable[StepSize]) -> SizeOf:
     return lambda step: step.call_bytes
 
 
-def steady(steps: Sequence[StepSize], size_of: SizeOf | None = None) -> list[StepSize]:
-    """The last steady step of each size: its step before had the same size, and it is not the first.
+def key_by(steps: Iterable[StepSize]) -> KeyOf:
+    """What tells the sizes of these steps apart.
+
+    Beside the bytes the first dimensions, where the shapes of all are known: buckets of as many words have
+    the same bytes.
+    """
+    named = [step for step in steps if step.is_named]
+    size_of = size_by(named)
+    has_shapes = all(step.inputs is not None for step in named)
+
+    def key_of(step: StepSize) -> Key | None:
+        size = size_of(step)
+        if size is None:
+            return None
+        return (size, first_dimensions(step.inputs or ()) if has_shapes else ())
+
+    return key_of
+
+
+def steady(steps: Sequence[StepSize], key_of: KeyOf | None = None) -> list[StepSize]:
+    """The usual steady step of each size: its step before had the same size, and it is not the first.
 
     What the step before left behind then has the size, too. Operators are known of both.
     """
-    size_of = size_of or size_by(steps)
-    found: dict[int, StepSize] = {}
+    found = _steady_of(steps, key_of or key_by(steps))
+    return [usual(found[key]) for key in sorted(found)]
+
+
+def _steady_of(steps: Sequence[StepSize], key_of: KeyOf) -> dict[Key, list[StepSize]]:
+    """The steady steps of each size, the latest ones."""
+    found: dict[Key, list[StepSize]] = {}
     for before, step in itertools.pairwise(steps):
         if not (before.is_named and step.is_named):
             continue
-        size = size_of(step)
-        if size is not None and (size_of(before) == size or len(steps) == 2):
-            found[size] = step
-    return [found[size] for size in sorted(found)]
+        key = key_of(step)
+        if key is not None and (key_of(before) == key or len(steps) == 2):
+            found.setdefault(key, []).append(step)
+    return {key: of_key[-RECENT_STEPS:] for key, of_key in found.items()}
+
+
+def usual(steps: Sequence[StepSize]) -> StepSize:
+    """One with the commonest peak, of equals what allocated least, the last; of unique peaks the highest.
+
+    The very last step may hold less than any other, since no batch is loaded ahead in it. What allocates more
+    under the same peak evaluates beside.
+    """
+    known = [step for step in steps if step.peak_bytes is not None] or steps
+    counts = Counter(step.peak_bytes for step in known)
+    most = max(counts.values())
+    if most == 1:
+        return max(known, key=lambda step: (step.peak_bytes or 0, step.to_seq))
+    common = [step for step in known if counts[step.peak_bytes] == most]
+    return min(common, key=lambda step: (step.allocated_bytes or 0, -step.to_seq))
 
 
 def read_sizes(
@@ -107,11 +163,21 @@ def read_sizes(
         CannotTell: no step is steady, its blocks are not known, or the sizes differ in something else.
         RankmemError: INVALID for numbers that are not those of the recorded sizes.
     """
-    size_of = size_by(step for _, _, steps in sources for step in steps)
-    found: dict[int, tuple[int, StepSize]] = {}
+    steps_of_all = [step for _, _, steps in sources for step in steps]
+    size_of, key_of = size_by(steps_of_all), key_by(steps_of_all)
+    found: dict[int, tuple[int, StepSize, list[int]]] = {}
+    keys: dict[int, Key] = {}
     for source, (_, _, steps) in enumerate(sources):
-        for step in steady(steps, size_of):
-            found.setdefault(size_of(step) or 0, (source, step))
+        for key, of_key in sorted(_steady_of(steps, key_of).items()):
+            step = usual(of_key)
+            allocated = [each.allocated_bytes for each in of_key if each.allocated_bytes is not None]
+            like = found.setdefault(key[0], (source, step, allocated))[1]
+            if keys.setdefault(key[0], key) != key:
+                shapes = " and ".join(inputs_text(each.inputs or ()) for each in (like, step))
+                raise CannotTell(
+                    f"recorded steps whose inputs have as many bytes have other shapes: {shapes}; record "
+                    f"sizes that differ in the {what} alone"
+                )
     if not found:
         raise CannotTell(
             "no two steps in a row have inputs of the same size, so none is steady: record two steps of "
@@ -127,21 +193,39 @@ def read_sizes(
         _check_numbers(sizes, numbers)
     elif len(sizes) > 1 and sizes[0] == 0:
         raise CannotTell("steps without blocks of category input cannot be compared: say --recorded A,B")
-    own = numbers or numbers_of([_inputs(sources, size_of, found[size][1], size) for size in sizes], what)
+    inputs = [_inputs(sources, size_of, found[size][1], size) for size in sizes]
+    own = numbers or numbers_of(inputs, what, found[sizes[0]][1].call_bytes)
     recorded = []
     for place_of_size in _spread(len(sizes)):
-        source, step = found[sizes[place_of_size]]
+        source, step, allocated = found[sizes[place_of_size]]
+        window = read_window(*sources[source][:2], step)
         number = own[place_of_size] if own else None
+        if len(sizes) == 1 and number is None and what == "batch":
+            number = _by_places(window)
         recorded.append(
             Recorded(
-                window=read_window(*sources[source][:2], step),
+                window=window,
                 size=number or sizes[place_of_size] or 1,
                 number=number,
                 input_bytes=sizes[place_of_size],
                 source=source,
+                allocated_bytes=(min(allocated, default=0), max(allocated, default=0)),
             )
         )
     return recorded
+
+
+def _by_places(window: Window) -> int | None:
+    """The batch of the only size, where what forward made shows which dimension it is."""
+    inputs, call_bytes = window.size.inputs, window.size.call_bytes
+    if not inputs or not may_be_second(inputs, call_bytes):
+        return None
+    made = zip(window.operator, window.module, window.bytes.tolist(), strict=True)
+    is_meant = [
+        phase == "forward" or (place < window.num_older and operator == COUNTED)
+        for place, (phase, operator) in enumerate(zip(window.phase, window.operator, strict=True))
+    ]
+    return batch_by_places(inputs, itertools.compress(made, is_meant))
 
 
 def _inputs(
@@ -214,8 +298,20 @@ def wanted_of(texts: Sequence[str], recorded: Sequence[Recorded]) -> list[Wanted
             sizes = ", ".join(bytes_text(each.input_bytes) for each in recorded)
             raise CannotTell(
                 f"which size {text} is cannot be told: the recorded inputs have {sizes}, and nobody said "
-                "what batch or length that is. Say it with --recorded, or ask for a multiple such as 2x"
+                f"what batch or length that is{_either(recorded)}. Say it with --recorded, or ask for a "
+                "multiple such as 2x"
             )
         else:
             found.append(Wanted(size=number, number=int(number), times=number / largest.size))
     return found
+
+
+def _either(recorded: Sequence[Recorded]) -> str:
+    """That either dimension of the only recorded input may be the batch, or what several inputs are."""
+    size = recorded[0].window.size
+    if len(recorded) > 1:
+        inputs = [each.window.size.inputs for each in recorded[:2]]
+        return f": {' and '.join(inputs_text(each or ()) for each in inputs)}" if all(inputs) else ""
+    if not size.inputs or not may_be_second(size.inputs, size.call_bytes):
+        return ""
+    return f": the first or the second dimension of {inputs_text(size.inputs)}"

@@ -15,6 +15,7 @@ Figures = Mapping[str, Any]
 Row = Mapping[str, Any]
 ONE_SIZE_ABOVE: Final = 0.02
 """Up to this the real peak may be above one predicted from one size, for it to be called an upper bound."""
+FASTER: Final = "nothing else grows faster than the input"
 
 
 def refuse_replay(name: str, found: Check) -> None:
@@ -85,22 +86,35 @@ def _largest(figures: Figures, name: str) -> str:
 
 def error(below: float, above: float, num_sizes: int, *, as_cuda: bool, changes: bool) -> str:
     """How far the figures may be off."""
-    if num_sizes == 1:
-        bound = f"{above:.0%} above and up to {below:.0%} below"
-        found = f"from one size, an upper bound: the real peak is at most {bound}"
-        if round(above, 2) > ONE_SIZE_ABOVE:
-            found = (
-                f"from one size: the real peak is up to {bound}, above if sparse gradients and what is "
-                "made beside the model grow, too; record a second size"
-            )
-    else:
-        how = "each recorded size was predicted from the others" if num_sizes > 2 else "from two sizes"
-        found = f"within {above:.1%}, {how}; if all but the size stays as it is"
-        if changes:
-            found += "; second derivatives of convolutions take other scratch at other sizes"
+    found = _of_one_size(below, above) if num_sizes == 1 else _of_several(below, above, num_sizes)
+    if changes:
+        which = "convolutions may" if num_sizes == 1 else "second derivatives of convolutions"
+        found += f"; {which} take other scratch at other sizes"
     return (
         f"{found}; from at least to at most by what may be allocated otherwise on CUDA" if as_cuda else found
     )
+
+
+def _of_one_size(below: float, above: float) -> str:
+    bound = f"{above:.0%} above and up to {below:.0%} below"
+    if round(above, 2) > ONE_SIZE_ABOVE:
+        return (
+            f"from one size: the real peak is up to {bound} as long as {FASTER}, and above where sparse "
+            "gradients, what is made beside the model or tables of batch by batch grow as well; record a "
+            "second size"
+        )
+    return f"from one size, an upper bound as long as {FASTER}: the real peak is at most {bound}"
+
+
+def _of_several(below: float, above: float, num_sizes: int) -> str:
+    how = "each recorded size was predicted from the others" if num_sizes > 2 else "from two sizes"
+    within = f"within {above:.1%}, {how}"
+    if f"{below:.1%}" != f"{above:.1%}":
+        within = (
+            f"at most {above:.1%} above and {below:.1%} below, {how}: what grows otherwise may go on as a "
+            "line or with its exponent; record a larger size"
+        )
+    return f"{within}; if all but the size stays as it is"
 
 
 AS_CUDA: Final = (
@@ -131,6 +145,12 @@ def notes(figures: Figures, largest: Row) -> tuple[str, ...]:
             f"step {figures['higher_step']} of the recording held more, "
             f"{bytes_text(figures['higher_step_bytes'])}: predictions are for steps as large as those above"
         )
+    if figures["evaluates"]:
+        found.append(
+            "a step also evaluates, it seems: backward keeps nothing of some forward passes; they are taken "
+            "to grow with the batch, and if they do not, the peak is nearer to at least (record a second "
+            "size to see)"
+        )
     if figures["num_sizes"] == 1 and largest["needed_bytes"] is not None:
         found.append(
             "needs and reserved are upper bounds, too: a block predicted to exceed 1 MiB takes a segment of "
@@ -158,6 +178,8 @@ def _from(figures: Figures) -> str:
         source = f"from steady steps with inputs of {inputs}"
     else:
         source = f"from steady steps at {what} {' and '.join(f'{each:,}' for each in sizes)}"
+        if figures["first_dimension_of"]:
+            source += f" (the first dimension of {figures['first_dimension_of']})"
     if figures["num_sizes"] > 1:
         source += f": {figures['num_matched']:,} of {counted(figures['num_blocks'], 'block')} matched"
     shares = figures["shares_at_peak"]
@@ -165,6 +187,8 @@ def _from(figures: Figures) -> str:
         "constant": "constant",
         "line": f"with the {what}",
         "square": f"with the {what}'s square",
+        "cube": f"with the {what}'s cube",
+        "fourth": f"with the {what}'s fourth power",
         "odd": "otherwise",
     }
     parts = ", ".join(f"{name} {shares[law]:.0%}" for law, name in names.items() if shares[law] >= 0.005)

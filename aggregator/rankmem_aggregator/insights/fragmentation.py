@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.insights import fragmentation_text as text
 from rankmem_aggregator.insights.answer import Answer, Ask, cannot_tell
+from rankmem_aggregator.insights.lives import Trace
 from rankmem_aggregator.insights.packing import intervals, live_peak_bytes, packed_bytes
 from rankmem_aggregator.insights.reading import EVENTS_MAX, CannotTell, TracedDevice, read_trace
 from rankmem_aggregator.insights.replays import NEEDED_WITHIN_BYTES, Check, check, needed_bytes, run
@@ -36,6 +37,8 @@ TRIED: Final = (
 """Beside the recording's own. garbage_collection_threshold acts only with a memory fraction set."""
 DIFFERENCE_SHARE_MAX: Final = 0.01
 """Of the highest reserved: by more than this the model of other than the default settings may not miss it."""
+ADDRESS_SHARE_LEAST: Final = 0.5
+"""Of the addresses, where reserved differs at all: with fewer the settings were not at work, or not these."""
 FINDING_SHARE: Final = 0.02
 """Of what is needed now: a setting that saves at least this, and two steps of the search, is a finding."""
 
@@ -111,7 +114,7 @@ def answer_of(session_id: str, traced: TracedDevice, found: Check) -> Answer:
         error=text.error(figures, best),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
-        notes=text.notes(figures, rows),
+        notes=(*text.unused(trace), *text.notes(figures, rows)),
         next_commands=text.next_commands(figures, best),
     )
 
@@ -120,14 +123,21 @@ def _refuse(traced: TracedDevice, found: Check) -> None:
     """Raises CannotTell where the replay is not the recording."""
     is_default = not traced.trace.settings.text()
     allowed = 0 if is_default else found.recorded_peak_bytes * DIFFERENCE_SHARE_MAX
-    if found.reserved_difference_bytes > allowed:
+    is_elsewhere = found.num_same_address < ADDRESS_SHARE_LEAST * found.num_allocations
+    if found.reserved_difference_bytes > (0 if is_elsewhere else allowed):
         raise CannotTell(text.differs(traced.name, found))
+
+
+def tried_with(trace: Trace) -> list[Settings]:
+    """The settings to try; where expandable segments were set to no effect, none with these."""
+    found = [trace.settings.changed(one) for one in TRIED]
+    return [one for one in found if not (trace.lacks_expandable and one.expandable_segments)]
 
 
 def _rows(traced: TracedDevice) -> list[dict[str, Any]]:
     """A row for each setting, the least needed first."""
     own = traced.trace.settings
-    tried = dict.fromkeys((own, *(own.changed(one) for one in TRIED)))
+    tried = dict.fromkeys((own, *tried_with(traced.trace)))
     rows = [_row(traced, settings, is_current=settings == own) for settings in tried]
     current = rows[0]
     for row in rows:

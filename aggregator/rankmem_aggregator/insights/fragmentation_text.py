@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rankmem_aggregator.insights.lives import Trace
 from rankmem_aggregator.insights.replays import Check
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
@@ -36,6 +37,17 @@ def error(figures: Figures, best: Row | None) -> str:
     if best is not None and not best["is_measured"]:
         parts.append(f"the model of that setting {NOT_ON_DEVICES}")
     return "; ".join(parts)
+
+
+def unused(trace: Trace) -> tuple[str, ...]:
+    """That a setting had no effect, if so."""
+    if not trace.lacks_expandable:
+        return ()
+    return (
+        "expandable_segments:True was set, but segments were taken whole: the platform may have no "
+        "expandable ones, or it was set later; the replay takes whole ones, too, and no setting that expands "
+        "them was tried",
+    )
 
 
 def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:

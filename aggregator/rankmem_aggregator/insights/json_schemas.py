@@ -43,16 +43,20 @@ def _figures(integers: str, texts: str = "", flags: str = "", **others: pa.DataT
 FIGURES: Final[Mapping[str, pa.Schema]] = {
     "diagnose": _figures("num_findings", cannot_tell=pa.map_(pa.string(), pa.string())),
     "diff": _figures(
-        "num_ranks base_steps head_steps base_steps_unknown head_steps_unknown", "base head input",
+        "num_ranks base_steps head_steps base_steps_unknown head_steps_unknown base_highest_step "
+        "head_highest_step base_highest_step_bytes head_highest_step_bytes", "base head input",
+        "is_highest_beyond",
         base_input_bytes=_INTS, head_input_bytes=_INTS,
+        base_input_elements=_INTS, head_input_elements=_INTS,
+        left_out=_TEXTS, retyped=_TEXTS, renamed=_TEXTS, other_lists=_TEXTS,
         ranks_worse=_INTS, ranks_unclear=_INTS, ranks_better=_INTS,
         moved=_TEXTS, replaced=_TEXTS, unmatched=_TEXTS,
     ),
     "fit": _figures(
         "attempt rank num_sizes num_blocks num_matched total_bytes usable_bytes largest_size "
         "largest_surely_size foreach_bytes higher_step higher_step_bytes",
-        "what device as_device not_replayed", "has_workspaces is_edited", moved=_TEXTS,
-        below_share=pa.float64(), above_share=pa.float64(), largest_times=pa.float64(),
+        "what device as_device not_replayed first_dimension_of", "has_workspaces is_edited evaluates",
+        moved=_TEXTS, below_share=pa.float64(), above_share=pa.float64(), largest_times=pa.float64(),
         largest_surely_times=pa.float64(), recorded_sizes=_INTS, recorded_input_bytes=_INTS,
         recorded_steps=_INTS, shares_at_peak=pa.map_(pa.string(), pa.float64()),
     ),
@@ -69,7 +73,8 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         shares=pa.map_(pa.string(), pa.float64()),
     ),
     "leaks": _figures(
-        "num_leaks num_negligible num_ranks least_steps_looked_at steps_left steps_left_low steps_left_high "
+        "num_leaks num_negligible num_bounded num_ranks least_steps_looked_at steps_left steps_left_low "
+        "steps_left_high "
         "usable_bytes full_rank",
         "full_device",
         devices=pa.list_(pa.struct(_figures(

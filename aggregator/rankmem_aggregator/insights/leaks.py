@@ -7,32 +7,37 @@ a rank's total a leak drowns where batches vary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rankmem_aggregator.insights import leak_text
 from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
 from rankmem_aggregator.insights.capacity import usable_bytes
-from rankmem_aggregator.insights.leak_text import AHEAD_STEPS, NEGLIGIBLE_BYTES
-from rankmem_aggregator.insights.trend import Trend, grows_only_in, is_long_enough, trend_of, warm_up
+from rankmem_aggregator.insights.leak_groups import (
+    CERTAIN_STEPS,
+    ENDS,
+    Group,
+    Track,
+    growing,
+    matters,
+    verdict_of,
+)
+from rankmem_aggregator.insights.leak_text import AHEAD_STEPS
+from rankmem_aggregator.insights.trend import is_long_enough, warm_up
 from rankmem_protos.devices import HOST_MEMORY
 
-CERTAIN_STEPS: Final = 60
-"""Below so many steps a cache that fills at random still looks like a leak, in 1 of 5 series of 30 steps."""
 GRAPH_GROUPS_LEAST: Final = 3
 """So many lines or operators of forward that grow in the same steps are a graph that is kept."""
 
+LEAKING: Final = ("leaks", "grows")
+"""Verdicts that are a finding."""
 RATES: Final = ("bytes_per_step", "low_bytes_per_step", "high_bytes_per_step")
 STEPS_LEFT: Final = ("steps_left", "steps_left_low", "steps_left_high")
-
-Track = tuple[int, int, str]
-"""Attempt, rank, device."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -57,32 +62,18 @@ SCHEMA: Final = pa.schema(
         ("in_graph", pa.bool_()),
         ("grows_each", pa.int64()),
         ("may_go_on", pa.bool_()),
+        ("unsure", pa.string()),
     ]
 )
-"""The rows of the answer. verdict: leaks, grows (a leak that may still be a cache: few steps), negligible,
-cache (it grows only in steps whose input has a size that none before had) and stopped, which have no
-rate. The figures are those of the rank on which it grows fastest; bytes_ahead: in
-10,000 steps; in_graph: part of an autograd graph that is kept; grows_each: the usual number of steps between
-new highest values, 0 for a single one; may_go_on: of one that stopped, if it did: the steps end before more
-was due."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The blocks of a line and an operator on a device of a rank."""
-
-    track: Track
-    line: str | None
-    operator: str | None
-    module: str | None
-    category: str | None
-    series: NDArray[np.int64]
-    """Bytes after each step."""
-    blocks: NDArray[np.int64]
-    """How many, after each step."""
-    made: NDArray[np.int64]
-    """Bytes that were made in each step and outlive it; where a step changed nothing, at most these."""
-    trend: Trend
+"""The rows of the answer. verdict: leaks, grows (it may be no leak: the steps are few, or for the reason in
+unsure), negligible, and without a rate: cache (it grows only in steps whose input has a size that none before
+had), input (each step makes it anew, as large as its input needs), model (gradients or state of the
+optimizer, no more than the parameters explain) and stopped. The figures are those of the rank on which it
+grows fastest, of what is no leak those of one on which it may be a leak after all; bytes_ahead: in 10,000
+steps; in_graph: part of an autograd graph that is kept; grows_each: the usual number of steps between new
+highest values, 0 for a single one; may_go_on: of one that stopped, if it did: the steps end before more was
+due, or it came to the end, though less than before; unsure: why it may be no leak though the steps are many,
+why a cache may be one, or by what the model bounds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,95 +113,6 @@ def leaks_of(ask: Ask, session_id: str, *, rank: int | None = None) -> Answer:
     return _answer(session_id, rows, seen, _devices([g for g in groups if matters(g)], tracks))
 
 
-def growing(
-    ask: Ask, of: dict[str, Any], changes: pa.Table, judged: dict[tuple[int, int], list[int]]
-) -> list[Group]:
-    """The groups that grow or have grown: what a cache by the size of inputs keeps is told from a leak.
-
-    Args:
-        ask: asks a named query.
-        of: the session and the rank of which ``changes`` are.
-        changes: as in :func:`groups_of`.
-        judged: as there.
-    """
-    groups = [group for group in groups_of(changes, judged) if group.trend.growth != "none"]
-    if not any(group.trend.growth == "leak" for group in groups):
-        return groups
-    new: dict[tuple[int, int], list[list[int]]] = {}
-    for row in ask("new_sizes", **of).to_pylist():
-        new.setdefault((row["attempt"], row["rank"]), []).append(row["places"])
-    return [_told_apart(group, new.get(group.track[:2], [])) for group in groups]
-
-
-def _told_apart(group: Group, new_sizes: Sequence[Sequence[int]]) -> Group:
-    """A group that leaks, or a cache where it grows only in steps with new sizes: of one dimension, say."""
-    if group.trend.growth == "leak" and any(grows_only_in(group.series, places) for places in new_sizes):
-        return replace(group, trend=replace(group.trend, growth="cache"))
-    return group
-
-
-def groups_of(changes: pa.Table, judged: dict[tuple[int, int], list[int]]) -> Iterator[Group]:
-    """The groups of the ranks that can be judged, each with its trend.
-
-    Args:
-        changes: the rows of ``held_after_steps``, in its order.
-        judged: by attempt and rank the steps.
-    """
-    if not changes.num_rows:
-        return
-    keys_of = ("attempt", "rank", "device", "line", "operator")
-    keys = [
-        changes[name].combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
-        for name in keys_of
-    ]
-    starts = np.nonzero(np.any([np.diff(key, prepend=-1) != 0 for key in keys], axis=0))[0]
-    heads = changes.take(pa.array(starts)).to_pylist()
-    names = ("place", "change_bytes", "change_blocks", "made_bytes")
-    places, sizes, blocks, made = (changes[name].to_numpy() for name in names)
-    for head, first, after in zip(heads, starts, [*starts[1:], changes.num_rows], strict=True):
-        steps = judged.get((head["attempt"], head["rank"]))
-        if steps is None:
-            continue
-        own = slice(first, after)
-        series = _running(places[own], sizes[own], len(steps))
-        yield Group(
-            (head["attempt"], head["rank"], head["device"]),
-            head["line"],
-            head["operator"],
-            pc.min(changes["module"].slice(first, after - first)).as_py(),
-            pc.min(changes["category"].slice(first, after - first)).as_py(),
-            series,
-            _running(places[own], blocks[own], len(steps)),
-            _made(places[own], made[own], series),
-            trend_of(series),
-        )
-
-
-def _running(places: NDArray[np.int64], changes: NDArray[np.int64], num_steps: int) -> NDArray[np.int64]:
-    series = np.zeros(num_steps, np.int64)
-    series[places] = changes
-    return np.cumsum(series)
-
-
-def _made(places: NDArray[np.int64], made: NDArray[np.int64], series: NDArray[np.int64]) -> NDArray[np.int64]:
-    most = series.copy()  # all may have been made anew in a step that changed nothing
-    most[places] = made
-    return most
-
-
-def matters(group: Group) -> bool:
-    """Whether a group leaks enough to be a finding."""
-    return group.trend.growth == "leak" and group.trend.rate * AHEAD_STEPS >= NEGLIGIBLE_BYTES
-
-
-def _verdict(group: Group) -> str:
-    if group.trend.growth in ("cache", "stopped"):
-        return group.trend.growth
-    if not matters(group):
-        return "negligible"
-    return "leaks" if len(group.series) >= CERTAIN_STEPS else "grows"
-
-
 def _in_graphs(groups: list[Group]) -> set[int]:
     """The ids of the groups that are parts of graphs: several grow in the same steps on a device."""
     alike: dict[tuple[Track, bytes], list[Group]] = {}
@@ -223,17 +125,17 @@ def _in_graphs(groups: list[Group]) -> set[int]:
 
 
 def _folded(groups: list[Group], judged: dict[tuple[int, int], list[int]]) -> pa.Table:
-    """A row for each verdict, line and operator: of the rank on which it grows fastest."""
+    """A row for each verdict, line and operator: of the rank that weighs most (:func:`_weight`)."""
     graphs = _in_graphs(groups)
     found: dict[tuple[Any, ...], list[Group]] = {}
     for group in groups:
         device_type = group.track[2].partition(":")[0]
-        found.setdefault((_verdict(group), group.line, group.operator, device_type), []).append(group)
+        found.setdefault((verdict_of(group), group.line, group.operator, device_type), []).append(group)
     rows = []
     for (verdict, line, operator, _), own in found.items():
-        top = max(own, key=lambda group: (group.trend.rate, -group.track[1]))
+        top = max(own, key=_weight)
         attempt, rank, device = top.track
-        steps, trend, goes_on = judged[attempt, rank], top.trend, verdict not in ("cache", "stopped")
+        steps, trend, goes_on = judged[attempt, rank], top.trend, verdict not in ENDS
         rows.append(
             {
                 "verdict": verdict,
@@ -256,14 +158,27 @@ def _folded(groups: list[Group], judged: dict[tuple[int, int], list[int]]) -> pa
                 "bytes_ahead": round(trend.rate * AHEAD_STEPS) if goes_on else None,
                 "in_graph": id(top) in graphs,
                 "grows_each": trend.interval,
-                "may_go_on": trend.may_go_on,
+                "may_go_on": trend.may_go_on or trend.slows,
+                "unsure": top.unsure,
             }
         )
-    order = ("leaks", "grows", "negligible", "cache", "stopped")
+    order = (*LEAKING, "negligible", *ENDS)
     rows.sort(
         key=lambda r: (order.index(r["verdict"]), -(r["bytes_per_step"] or r["grown_bytes"]), r["line"] or "")
     )
     return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def leaking_of(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of an answer's rows that are a finding: what leaks, then what grows."""
+    return [row for row in rows if row["verdict"] in LEAKING]
+
+
+def _weight(group: Group) -> tuple[bool, float, int]:
+    """Of a row's groups the heaviest is shown: of what is no leak one that may be a leak after all, then the
+    fastest."""
+    may_be = verdict_of(group) in ENDS and (group.trend.may_grow or group.unsure is not None)
+    return may_be, group.trend.rate, -group.track[1]
 
 
 def steps_until_full(
@@ -292,7 +207,7 @@ def _devices(groups: list[Group], tracks: list[dict[str, Any]]) -> list[dict[str
     for group in groups:
         own = np.array((group.trend.rate, group.trend.low, group.trend.high))
         rates[group.track] = rates.get(group.track, 0.0) + own
-        verdicts[group.track] = _verdict(group)
+        verdicts[group.track] = verdict_of(group)
     latest = {row["rank"]: row["attempt"] for row in sorted(tracks, key=lambda row: row["attempt"])}
     found = []
     for row in tracks:
@@ -325,16 +240,18 @@ def _forecast(devices: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _answer(session_id: str, rows: pa.Table, seen: Seen, devices: list[dict[str, Any]]) -> Answer:
-    judged = seen.judged
-    leaking = [row for row in rows.to_pylist() if row["verdict"] in ("leaks", "grows")]
+    judged, told = seen.judged, rows.to_pylist()
+    leaking = leaking_of(told)
     is_long = all(len(steps) >= CERTAIN_STEPS for steps in judged.values())
-    unsure = leak_text.may_go_on(rows.to_pylist())
-    is_certain = all(row["verdict"] == "leaks" for row in leaking) if leaking else is_long and not unsure
+    unsure = leak_text.may_go_on(told)
+    bounded = leak_text.may_be_kept(told)
+    is_certain = leaking[0]["verdict"] == "leaks" if leaking else is_long and not unsure and not bounded
     certainty: Certainty = "predicted" if is_certain else "suspected"
     looked_at = min(len(steps) - warm_up(len(steps)) for steps in judged.values())
     figures = {
         "num_leaks": len(leaking),
-        "num_negligible": sum(row["verdict"] == "negligible" for row in rows.to_pylist()),
+        "num_negligible": sum(row["verdict"] == "negligible" for row in told),
+        "num_bounded": sum(row["verdict"] in ("cache", "input", "model") for row in told),
         "num_ranks": len({rank for _, rank in judged}),
         "least_steps_looked_at": looked_at,
         **_forecast(devices),
@@ -346,10 +263,10 @@ def _answer(session_id: str, rows: pa.Table, seen: Seen, devices: list[dict[str,
         verdict="finding" if leaking else "fine",
         sentence=leak_text.sentence(leaking, figures, unsure),
         certainty=certainty,
-        error=leak_text.error(certainty, bool(leaking), unsure),
+        error=leak_text.error(certainty, leaking, unsure, bounded),
         rows=rows,
         figures=figures,
-        notes=leak_text.notes(rows.to_pylist(), figures, seen.steps, seen.judged, seen.rows),
+        notes=leak_text.notes(told, figures, seen.steps, seen.judged, seen.rows),
         next_commands=leak_text.next_commands(leaking),
     )
 

@@ -98,6 +98,8 @@ class Trace:
     """Frees of blocks that nothing tells of."""
     num_unknown_pools: int = 0
     """Segments that may have been a private pool's, which nothing tells: they count as the default one's."""
+    lacks_expandable: bool = False
+    """Whether ``expandable_segments`` was set, but segments were taken whole: some platforms have none."""
 
     @property
     def num_older(self) -> int:
@@ -134,12 +136,18 @@ def trace_of(start: pa.Table, events: pa.Table, settings: Settings, device_bytes
             block_bytes, stream, pool.
         events: rows of ``allocator_events``, in order: seq, action, address, size_bytes, stream, pool,
             allocation_id, by_program (may be left out).
-        settings: those of the recording; a page that it maps shows that its segments are expandable.
+        settings: those of the recording; a page that it maps shows that its segments are expandable, and
+            whole segments without such a page that they are not, whatever is set.
         device_bytes: memory of the device, where known.
     """
+    lacks_expandable = False
     if pc.any(pc.is_in(events["action"], pa.array(["segment_map", "segment_unmap"]))).as_py():
         settings = replace(settings, expandable_segments=True)
-    trace = Trace(settings=settings)
+    elif settings.expandable_segments:
+        whole = pc.and_(pc.equal(events["action"], "segment_alloc"), pc.is_null(events["pool"]))
+        lacks_expandable = bool(pc.any(whole).as_py())
+        settings = replace(settings, expandable_segments=not lacks_expandable)
+    trace = Trace(settings=settings, lacks_expandable=lacks_expandable)
     numbers = _with_start(trace, start)
     _Reading(trace, numbers, (device_bytes or 0) // 2).read(events)
     return trace

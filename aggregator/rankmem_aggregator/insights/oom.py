@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from rankmem_aggregator.insights import oom_text as text
 from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
-from rankmem_aggregator.insights.fragmentation import TRIED
-from rankmem_aggregator.insights.leaks import leaks_of
+from rankmem_aggregator.insights.fragmentation import tried_with
+from rankmem_aggregator.insights.fragmentation_text import unused
+from rankmem_aggregator.insights.leaks import leaking_of, leaks_of
 from rankmem_aggregator.insights.oom_replay import (
     Tried,
     alive_bytes,
@@ -98,10 +99,10 @@ def oom_of(
     figures = _state(failed, number, len(failures))
     held = _held(ask, session_id, failed)
     try:
-        rows = _replayed(ask, session_id, failed, figures, events_max)
+        rows, unused_note = _replayed(ask, session_id, failed, figures, events_max)
     except CannotTell as reason:
         return _without_replay(ask, session_id, failed, figures, held, str(reason))
-    return _answer(ask, session_id, failed, figures, held, rows)
+    return _answer(ask, session_id, failed, figures, held, rows, unused_note)
 
 
 def _state(failed: Row, number: int, num_failures: int) -> dict[str, Any]:
@@ -142,8 +143,10 @@ def _held(ask: Ask, session_id: str, failed: Row) -> dict[str, list[Row]]:
     }
 
 
-def _replayed(ask: Ask, session_id: str, failed: Row, figures: dict[str, Any], events_max: int) -> list[Row]:
-    """The rows of the settings; adds what the replays told to the figures."""
+def _replayed(
+    ask: Ask, session_id: str, failed: Row, figures: dict[str, Any], events_max: int
+) -> tuple[list[Row], tuple[str, ...]]:
+    """The rows of the settings, and the note of one without effect; adds to the figures what replays told."""
     place = {name: failed[name] for name in ("rank", "attempt", "device")}
     trace = read_trace(ask, session_id, **place, events_max=events_max).trace
     own = [each for each in trace.failures if each.seq == failed["seq"]]
@@ -152,7 +155,7 @@ def _replayed(ask: Ask, session_id: str, failed: Row, figures: dict[str, Any], e
     capacity = capacity_of(trace, own[0], failed["device_free_bytes"])
     asked = until(trace, own[0])
     alive = alive_bytes(asked)
-    found = tried(asked, capacity, [trace.settings.changed(each) for each in TRIED])
+    found = tried(asked, capacity, tried_with(trace))
     figures |= {
         "capacity_bytes": capacity.high_bytes,
         "capacity_low_bytes": capacity.low_bytes,
@@ -161,10 +164,11 @@ def _replayed(ask: Ask, session_id: str, failed: Row, figures: dict[str, Any], e
         "is_reproduced": is_reproduced(asked, capacity),
         "num_older": trace.num_older,
     }
-    return sorted(
+    rows = sorted(
         (_row(each, needed(asked, each, capacity), capacity.high_bytes) for each in found),
         key=lambda row: (row["needed_bytes"], row["settings"]),
     )
+    return rows, unused(trace)
 
 
 def _row(each: Tried, needed_bytes: int, capacity_bytes: int) -> Row:
@@ -185,19 +189,25 @@ def _answer(
     figures: dict[str, Any],
     held: dict[str, list[Row]],
     rows: list[Row],
+    unused_note: tuple[str, ...],
 ) -> Answer:
     current = next(row for row in rows if row["is_current"])
     others = [row for row in rows if not row["is_current"]]
     best = next((row for row in others if row["runs"]), None)
     lacks = max(current["lacks_bytes"], 0)
     is_proven = figures["alive_with_request_bytes"] > figures["capacity_bytes"]
-    if is_proven:
+    if is_proven or current["runs"]:
         best = None
     figures |= {"lacks_bytes": lacks, "remedy": best["settings"] if best else None, "is_proven": is_proven}
     reason = text.undecided(figures, rows) if not (best or is_proven) else None
     if reason:
         return cannot_tell(
-            "oom", session_id, reason, SCHEMA, figures=figures, notes=text.notes(figures, held, rows, None)
+            "oom",
+            session_id,
+            reason,
+            SCHEMA,
+            figures=figures,
+            notes=(*unused_note, *text.notes(figures, held, rows, None)),
         )
     kinds = ["fragmented"] if best else []
     kinds += _kinds(ask, session_id, failed, figures, lacks)
@@ -214,7 +224,7 @@ def _answer(
         sentence=text.sentence(figures, best),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
-        notes=text.notes(figures, held, rows, best),
+        notes=(*unused_note, *text.notes(figures, held, rows, best)),
         next_commands=text.next_commands(figures, best),
     )
 
@@ -276,11 +286,7 @@ def _leaked(ask: Ask, session_id: str, failed: Row) -> tuple[int | None, bool]:
     if answer.verdict == "cannot tell":
         return None, False
     place = (failed["attempt"], failed["device"])
-    leaking = [
-        row
-        for row in answer.rows.to_pylist()
-        if row["verdict"] in ("leaks", "grows") and (row["attempt"], row["device"]) == place
-    ]
+    leaking = [row for row in leaking_of(answer.rows.to_pylist()) if (row["attempt"], row["device"]) == place]
     is_sure = answer.certainty != "suspected" and all(row["verdict"] == "leaks" for row in leaking)
     return sum(row["grown_bytes"] for row in leaking), is_sure
 

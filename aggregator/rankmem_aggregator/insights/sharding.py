@@ -8,92 +8,19 @@ their unit's backward, then a shard, with a buffer for the reduction at that end
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Mapping
 
 import numpy as np
 
-from rankmem_aggregator.insights.answer import Ask
 from rankmem_aggregator.insights.edits import Edit, Lives, Step, scaled
 from rankmem_aggregator.insights.lives import Array
-from rankmem_aggregator.insights.windows import NEVER, STATE, Place
-
-Sharded = Literal["state", "parameters"]
-"""What a recording has over its ranks; with the parameters their gradients and state."""
-
-PART: Final = 1.25
-"""How many times its own bytes a parameter's shape has at least, if others have the rest: two parts may not
-be equal."""
-NEAR: Final = 0.01
-"""How much bytes may differ that are taken for equal: of rounding, and of scalars beside the state."""
+from rankmem_aggregator.insights.windows import NEVER, STATE
 
 ROOT = -1
 """What is in no unit."""
 
 Extra = list[tuple[float, float, float]]
 Spans = dict[tuple[int, str], tuple[float, float]]
-
-
-def already(ask: Ask, place: Place, weights: Sequence[Mapping[str, Any]]) -> Sharded | None:
-    """What a job of several ranks seems to have sharded over its data-parallel ranks.
-
-    Parameters are, where most of their bytes are of ones whose shape has more than tensor parallelism
-    explains; state is, where ranks hold the same bytes of parameters and other bytes of state. Equal shards
-    of state, FSDP1 and ZeRO-3 cannot be told from none.
-
-    Args:
-        weights: ``size_bytes``, ``grad_size_bytes``, ``dtype`` and ``shape`` of each parameter of the rank.
-    """
-    of_ranks = ask("rank_coordinates", session=place.session_id).to_pylist()
-    coordinates = [row for row in of_ranks if row["attempt"] == place.attempt]
-    tensor_parallel = 1 + max((row["tp"] or 0 for row in coordinates), default=0)
-    parts = sum(each["size_bytes"] for each in weights if _share(each) > PART * tensor_parallel)
-    if 2 * parts > sum(each["size_bytes"] or 0 for each in weights):
-        return "parameters"
-    rows = ask("held_at_own_peaks", session=place.session_id, by="category").to_pylist()
-    held: dict[int, Counter[str]] = {}
-    for row in rows:
-        if (row["device_type"], row["attempt"]) == (place.device_type, place.attempt):
-            held.setdefault(row["rank"], Counter())[row["group_name"]] += row["bytes_at_rank_peak"]
-    own = held.get(place.rank, Counter())["parameter"]
-    where = {row["rank"]: [row[name] for name in ("tp", "pp", "ep")] for row in coordinates}
-    states = [
-        each[STATE]
-        for rank, each in held.items()
-        if where.get(rank) == where.get(place.rank) and abs(each["parameter"] - own) <= NEAR * own
-    ]
-    trained = sum(each["grad_size_bytes"] or 0 for each in weights) or own
-    return "state" if own and _are_shards(states, trained) else None
-
-
-def _are_shards(states: Sequence[int], trained: int) -> bool:
-    """Whether ranks hold unequal parts of a state, which add up to a whole one or several.
-
-    A whole one has as many bytes as the parameters that are trained, or several times as many. Where a rank
-    holds that much itself, the others lack some for another reason: they peaked before all of it was made, or
-    train less.
-    """
-    differ = max(states) - min(states) > NEAR * max(states)
-    return (
-        min(states) > 0 and differ and _is_whole(sum(states), trained) and not _is_whole(max(states), trained)
-    )
-
-
-def _is_whole(state: int, trained: int) -> bool:
-    times = round(state / trained)
-    return times > 0 and abs(state - times * trained) <= NEAR * state
-
-
-def _share(weight: Mapping[str, Any]) -> float:
-    """How many times the bytes of a parameter its shape has; 1 where that is not known."""
-    bits = re.search(r"float(16|32|64)$", weight["dtype"] or "")
-    if bits is None or not weight["shape"] or not weight["size_bytes"]:
-        return 1
-    count = math.prod(int(each) for each in re.findall(r"\d+", weight["shape"]))
-    return float(count * int(bits[1]) / (8 * weight["size_bytes"]))
 
 
 def gradients_and_state(num_ranks: int, has_state: bool = True) -> Edit:
@@ -134,7 +61,6 @@ def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) 
         weights: bytes of each parameter, by its name in the module tree.
         has_state: whether the state is whole now.
     """
-    whole_now = ("parameter", STATE) if has_state else ("parameter",)
 
     def edit(step: Step, lives: Lives) -> Lives:
         spans = _spans(step)
@@ -145,14 +71,30 @@ def sharded(num_ranks: int, weights: Mapping[str, int], has_state: bool = True) 
         is_buffer = (step.phase[lives.of] != "backward") & ~_copies(step, lives)
         older = (category == "gradient") & (lives.born <= step.window.begin)
         buckets = older & ~is_buffer
-        shards = np.isin(category, whole_now) | (older & is_buffer)
-        edited = lives.changed(bytes=np.where(shards, lives.bytes / num_ranks, lives.bytes))
+        is_parameter = category == "parameter"
+        # Where the state is sharded, so are the copies that the optimizer steps on.
+        of_model = 1.0 if has_state else sum(weights.values()) / max(lives.bytes[is_parameter].sum(), 1)
+        sizes = np.where(
+            is_parameter, lives.bytes * (1 - min(of_model, 1) * (1 - 1 / num_ranks)), lives.bytes
+        )
+        shards = (older & is_buffer) | ((category == STATE) & has_state)
+        edited = lives.changed(bytes=np.where(shards, sizes / num_ranks, sizes))
         gathered = _gathered(spans, whole)
         edited = _reduced(step, edited.kept(~buckets), spans, num_ranks)
         born, died, sizes = (np.array(column) for column in zip(*gathered, strict=True))
         return edited.and_more(born, died, sizes, np.zeros(len(gathered), np.int64))
 
     return edit
+
+
+def not_kept_whole(step: Step, lives: Lives) -> Lives:
+    """Parameters that are sharded but kept whole between steps (ZeRO-3 lets go of them in its step and
+    gathers them again): at the best all that may be one is gone, and nothing is gathered."""
+    category, is_older = step.category[lives.of], lives.born <= step.window.begin
+    may_be = (category != "gradient") & (category != STATE)
+    goes = may_be & is_older & (lives.died < NEVER)
+    comes = may_be & ~is_older & (lives.died >= NEVER) & np.isin(lives.bytes, lives.bytes[goes])
+    return lives.kept(~(goes | comes))
 
 
 def _spans(step: Step) -> Spans:

@@ -8,7 +8,7 @@ are the new highest values, which must go on, and a rate that must not fall.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -40,7 +40,7 @@ CHANCE_MOST: Final = 0.001
 INTERVAL: Final = (5, 95)
 """Percentiles of the slopes between all pairs of steps."""
 
-Growth = Literal["leak", "cache", "stopped", "none"]
+Growth = Literal["leak", "cache", "input", "model", "stopped", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +49,10 @@ class Trend:
 
     growth: Growth
     """leak: it grows, and nothing shows that it will end. cache: it grows, but in certain steps alone
-    (:func:`grows_only_in`). stopped: it grew and no longer does so."""
+    (:func:`grows_only_in`). input, model: it grows, but :mod:`leak_bounds` says why it ends.
+    stopped: it grew and no longer does so."""
     rate: float = 0.0
-    """The mean; of the last third of the steps where that differs from the rest (a leak that began late)."""
+    """The mean since it began; of the last third of these steps where that differs from the rest."""
     low: float = 0.0
     high: float = 0.0
     """Percentiles of the slopes that the rate is taken from, see :data:`INTERVAL`; widened to hold the rate
@@ -67,6 +68,15 @@ class Trend:
     may_go_on: bool = False
     """Of growth that stopped, if it did: it came at even distances and did not get less, and the series ends
     before more was due."""
+    slows: bool = False
+    """Of growth that stopped, if it did: it came to the end, less than before."""
+    late_steps: int = 0
+    """Of growth that began well after the first step looked at: how many steps there are since; else 0."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it is not known to have ended."""
+        return self.growth == "leak" or self.may_go_on or self.slows
 
 
 NONE: Final = Trend(growth="none")
@@ -96,39 +106,40 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
     if mann_kendall(points) <= Z_LEAST or _fall(points) >= FALL_MOST:
         return NONE
     records = np.nonzero(points[1:] > np.maximum.accumulate(points)[:-1])[0] + 1
-    low, high = _interval(points, size)
-    mean = float(points[-1] - points[0]) / ((len(points) - 1) * size)
-    interval = round(float(np.median(np.diff(records))) * size) if len(records) > 1 else 0
-    third = len(points) // 3
-    last_rate = float(points[-1] - points[-third - 1]) / (third * size)
-    grown = Trend(
-        growth="stopped",
-        rate=mean,
-        low=min(low, mean),
-        high=max(high, mean),
+    usual = float(np.median(np.diff(records))) if len(records) > 1 else 0.0
+    began = max(0, int(records[0]) - max(1, round(usual)))
+    is_late = bool(records[0] > RECORD_INTERVALS_MOST * max(1.0, usual))
+    is_last_third = _last_rate(points, size) >= THIRD_RATE_LEAST * _mean_rate(points, size)
+    comes = len(records) >= RECORDS_LEAST and is_last_third and _comes_to_the_end(points, records, usual)
+    is_steady = comes and _is_steady(points)
+    is_rare = not is_steady and _may_go_on(points, records, usual)
+    rate, low, high = _rate(points[began:], size)
+    return Trend(
+        growth="leak" if is_steady else "stopped",
+        rate=rate,
+        low=min(low, rate),
+        high=max(high, rate),
         grown_bytes=int(seen[-1] - seen[0]),
         first=start + int(records[0]) * size
         if records[0] > (stride := _stride(records, size))
         else _begin(series, start + int(records[0]) if stride > 1 else start + 1, stride),
         last=start + min(int(records[-1]) * size, len(seen) - 1),
-        interval=interval,
-        may_go_on=_may_go_on(points, records),
+        interval=round(usual * size),
+        may_go_on=is_rare,
+        slows=comes and not is_steady and not is_rare,
+        late_steps=(len(points) - 1 - began) * size if is_late else 0,
     )
-    if not _goes_on(points, records, last_rate >= THIRD_RATE_LEAST * mean):
-        return grown
-    low_last, high_last = _interval(points[-third - 1 :], size)
-    if not low_last <= mean <= high_last:
-        mean, low, high = last_rate, low_last, high_last
-    return Trend(
-        growth="leak",
-        rate=mean,
-        low=min(low, mean),
-        high=max(high, mean),
-        grown_bytes=grown.grown_bytes,
-        first=grown.first,
-        last=grown.last,
-        interval=interval,
-    )
+
+
+def grown_in(series: NDArray[np.int64]) -> list[int]:
+    """The places of the steps after the warm-up in which a series grows.
+
+    Args:
+        series: bytes after each step, the warm-up included.
+    """
+    start = warm_up(len(series))
+    found: list[int] = (np.nonzero(np.diff(series[start:]) > 0)[0] + start + 1).tolist()
+    return found
 
 
 def grows_only_in(series: NDArray[np.int64], places: Collection[int]) -> bool:
@@ -141,8 +152,7 @@ def grows_only_in(series: NDArray[np.int64], places: Collection[int]) -> bool:
         series: bytes after each step, the warm-up included.
         places: of the steps.
     """
-    start = warm_up(len(series))
-    grown = {int(place) for place in np.nonzero(np.diff(series[start:]) > 0)[0] + start + 1}
+    start, grown = warm_up(len(series)), set(grown_in(series))
     own = {place for place in places if start < place < len(series)}
     if not grown or not grown <= own:
         return False
@@ -152,6 +162,18 @@ def grows_only_in(series: NDArray[np.int64], places: Collection[int]) -> bool:
         if chance <= CHANCE_MOST:
             return True
     return False
+
+
+def comes_evenly(places: Sequence[int]) -> bool:
+    """Whether something comes at even distances of two steps or more, as what is done once an epoch does.
+
+    Args:
+        places: of the steps in which it came, in their order.
+    """
+    distances = np.diff(places)
+    if len(distances) < 1 or distances.min() < 2:
+        return False
+    return bool(distances.max() <= EVEN_MOST * float(np.median(distances)))
 
 
 def _stride(records: NDArray[np.intp], size: int) -> int:
@@ -167,28 +189,45 @@ def _begin(series: NDArray[np.int64], place: int, stride: int) -> int:
     return place
 
 
-def _goes_on(points: NDArray[np.float64], records: NDArray[np.intp], is_last_third: bool) -> bool:
-    """New highest values still come, as often as before, and the growth has not slowed down."""
-    if len(records) < RECORDS_LEAST or not is_last_third:
-        return False
-    last = len(points) - 1
-    usual = float(np.median(np.diff(records)))
-    if last - records[-1] > RECORD_INTERVALS_MOST * usual - 1:
-        return False
+def _mean_rate(points: NDArray[np.float64], size: int) -> float:
+    return float(points[-1] - points[0]) / ((len(points) - 1) * size)
+
+
+def _last_rate(points: NDArray[np.float64], size: int) -> float:
+    """Of the last third, of a step at least."""
+    return _mean_rate(points[-max(1, len(points) // 3) - 1 :], size)
+
+
+def _rate(points: NDArray[np.float64], size: int) -> tuple[float, float, float]:
+    """The mean rate and its interval; those of the last third where the mean is not within its interval.
+
+    A last third that hardly grows lies between two new highest values: that is no rate.
+    """
+    mean, (low, high) = _mean_rate(points, size), _interval(points, size)
+    last = points[-max(1, len(points) // 3) - 1 :]
+    last_rate, (low_last, high_last) = _mean_rate(last, size), _interval(last, size)
+    is_mean = low_last <= mean <= high_last or last_rate < THIRD_RATE_LEAST * mean
+    return (mean, low, high) if is_mean else (last_rate, low_last, high_last)
+
+
+def _comes_to_the_end(points: NDArray[np.float64], records: NDArray[np.intp], usual: float) -> bool:
+    """Whether new highest values still come, as often as before."""
+    return int(len(points) - 1 - records[-1]) <= RECORD_INTERVALS_MOST * usual - 1
+
+
+def _is_steady(points: NDArray[np.float64]) -> bool:
+    """Whether growth has not slowed down."""
     half = len(points) // 2
     first_half = (points[half] - points[0]) / max(half, 1)
-    return bool((points[-1] - points[half]) / (last - half) >= HALF_RATE_LEAST * first_half)
+    return bool((points[-1] - points[half]) / (len(points) - 1 - half) >= HALF_RATE_LEAST * first_half)
 
 
-def _may_go_on(points: NDArray[np.float64], records: NDArray[np.intp]) -> bool:
+def _may_go_on(points: NDArray[np.float64], records: NDArray[np.intp], usual: float) -> bool:
     """Rare growth, at even distances, as much each time, whose next turn would lie beyond the end."""
-    distances = np.diff(records)
-    if len(distances) < 1 or distances.min() < 2:
+    if not comes_evenly(records.tolist()):
         return False
     rises = points[records] - points[records - 1]
-    usual = float(np.median(distances))
-    is_even = distances.max() <= EVEN_MOST * usual and rises[-1] >= HALF_RATE_LEAST * rises[0]
-    return bool(is_even and len(points) - 1 - records[-1] < usual)
+    return bool(rises[-1] >= HALF_RATE_LEAST * rises[0] and len(points) - 1 - records[-1] < usual)
 
 
 def _fall(points: NDArray[np.float64]) -> float:

@@ -8,7 +8,8 @@ held against real trainings.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,13 +18,28 @@ import pyarrow as pa
 
 from rankmem_aggregator.insights import edits
 from rankmem_aggregator.insights import whatif_text as text
+from rankmem_aggregator.insights.already_sharded import (
+    LEVELS,
+    SPLIT,
+    STATES_MAX,
+    WHOLE,
+    Already,
+    Coordinates,
+    Sharded,
+    already,
+    coordinates_of,
+    ends_of,
+    optimizers_of,
+)
 from rankmem_aggregator.insights.answer import Answer, Ask, Certainty, cannot_tell
 from rankmem_aggregator.insights.capacity import usable_on
 from rankmem_aggregator.insights.checkpoints import checkpointed
+from rankmem_aggregator.insights.chunks import loss_in_chunks
 from rankmem_aggregator.insights.edits import Edit, Lives, Step
 from rankmem_aggregator.insights.fit_sizes import steady
+from rankmem_aggregator.insights.parts import accumulated
 from rankmem_aggregator.insights.reading import CannotTell
-from rankmem_aggregator.insights.sharding import Sharded, already, gradients_and_state, sharded
+from rankmem_aggregator.insights.sharding import gradients_and_state, not_kept_whole, sharded
 from rankmem_aggregator.insights.state_bounds import WHOLE_BITS, state_least, state_most
 from rankmem_aggregator.insights.windows import (
     NEVER,
@@ -38,12 +54,20 @@ from rankmem_aggregator.insights.windows import (
 from rankmem_protos.errors import Code, RankmemError
 
 CHUNKS: Final = 8
-OVER_RANKS: Final = frozenset({"zero1", "zero2", "fsdp"})
-"""Remedies that save nothing, or less, where the ranks shard already."""
-BEYOND_BOUNDS: Final = frozenset({"state8"})
-"""Remedies of which a training held more than the most."""
+UNSURE: Final = frozenset({"state8", "let-go"})
+"""Remedies of which a training held more than the most, or may: what is still used cannot be seen."""
+DDP: Final = "DistributedDataParallel"
+"""The class whose buckets gradients may be views of."""
+ADAMS: Final = frozenset({"Adam", "AdamW", "NAdam", "RAdam"})
+"""Optimizers of which is known what they make for one parameter (torch.optim 2.13)."""
+SCRATCH_MAX: Final = 3
+"""Times the largest parameter that others with foreach make at most for one, as Rprop does; ASGD makes next
+to nothing."""
 RANKS: Final = 8
 """Over which is sharded where the recording is of one rank and nobody says how many there are to be."""
+CLEARS: Final = "zero_grad(set_to_none=True)"
+CLEARS_MORE: Final = f"{CLEARS} also for the parameters whose gradients stay"
+"""Where those of others go: of parameters in no optimizer, say, or in one whose are set to zero."""
 FREE: Final = "nothing"
 """What a remedy costs that costs nothing."""
 FAMILIES_MAX: Final = 3
@@ -123,26 +147,41 @@ def whatif_of(ask: Ask, session_id: str, request: Request) -> Answer:
     last = ask("weights", session=session_id, rank=place.rank).to_pylist()
     rows = [row for row in last if row["attempt"] == place.attempt]
     weights = {row["name"]: row["size_bytes"] or 0 for row in rows}
-    replicas = _replicas(ask, place)
+    coordinates = coordinates_of(ask, place)
+    replicas = replicas_of(ask, place, coordinates)
     ranks = request.ranks or (replicas if replicas > 1 else RANKS)
     is_steady = chosen in steady(sizes)
-    has = already(ask, place, rows) if replicas > 1 else None
-    remedies = remedies_of(step, weights, ranks, replicas, state_bits(step, rows), has)
+    ends = ends_of(ask, window)
+    has = already(ask, window, rows, coordinates, replicas, ends)
+    has_buckets = replicas > 1 and _may_be_ddp(ask, place)
+    bits, optimizers = state_bits(step, rows), optimizers_of(ends)
+    remedies = remedies_of(step, weights, ranks, has_buckets, bits, has, optimizers)
     fit_bytes = request.fit_bytes
     usable = None if fit_bytes is None else usable_on(place.device_type, fit_bytes, None)
     higher = higher_step(sizes, chosen.step, chosen.peak_bytes or 0, usable)
-    may_be_sharded = replicas > 1 and has != "parameters"
-    return _answer(session_id, place, step, remedies, request, usable, is_steady, has, may_be_sharded, higher)
+    return _answer(session_id, place, step, remedies, request, usable, is_steady, has, higher)
 
 
-def _replicas(ask: Ask, place: Place) -> int:
-    """Ranks with the same parameters: by the data-parallel coordinate, else all that the job announced."""
-    ranks = ask("rank_coordinates", session=place.session_id).to_pylist()
-    known = [row["dp"] for row in ranks if row["attempt"] == place.attempt and row["dp"] is not None]
-    if known:
-        return int(max(known)) + 1
+def replicas_of(ask: Ask, place: Place, coordinates: Coordinates) -> int:
+    """Ranks with the same parameters: by the data-parallel and context-parallel coordinates, else what other
+    coordinates leave of all that the job announced."""
+
+    def parts(*names: str) -> int:
+        return math.prod(1 + max((row[name] or 0 for row in coordinates), default=0) for name in names)
+
     (row,) = ask("session_row", session=place.session_id).to_pylist()
-    return int(row["world_size"] or 1)
+    world_size = row["world_size"] or 1
+    if any(row["dp"] is not None for row in coordinates):
+        # Some count the ranks of cp among those of dp.
+        return max(parts("dp"), min(parts("dp", "cp"), world_size // parts("tp", "pp")))
+    return max(world_size // parts(*SPLIT), 1)
+
+
+def _may_be_ddp(ask: Ask, place: Place) -> bool:
+    """Whether a module is DDP's, or none is known; other engines' copies of gradients are no buckets."""
+    where = {"session": place.session_id, "attempt": place.attempt, "rank": place.rank}
+    classes = [row["class"] for row in ask("module_classes", **where).to_pylist()]
+    return not classes or any(each.endswith(DDP) for each in classes)
 
 
 def state_bits(step: Step, weights: Sequence[Mapping[str, Any]]) -> int:
@@ -163,58 +202,69 @@ def remedies_of(
     step: Step,
     weights: Mapping[str, int],
     ranks: int,
-    replicas: int = 1,
+    has_buckets: bool = False,
     bits: int = WHOLE_BITS,
-    has: Sharded | None = None,
+    has: Already = WHOLE,
+    optimizers: Set[str] = ADAMS,
 ) -> list[Remedy]:
     """All remedies, what costs least first.
 
     Args:
         weights: bytes of each parameter, by name.
         ranks: over which is sharded.
-        replicas: ranks of the recording that hold the same parameters.
+        has_buckets: gradients that are made beside others may be DDP's buckets.
         bits: of an element of the recorded optimizer state.
-        has: what is sharded already.
+        has: what is sharded already, surely and at most.
+        optimizers: the classes of those that stepped.
     """
     return [
         Remedy(
             name="let-go", what="let go of the last step's tensors before the next forward", costs=FREE,
-            edit=edits.let_go_of_last_step,
+            edit=edits.let_go_of_left_over, least=edits.let_go_of_last_step,
         ),
         Remedy(
-            name="set-to-none", what="zero_grad(set_to_none=True)", costs=FREE,
+            name="set-to-none", what=CLEARS_MORE if edits.lets_gradients_go(step) else CLEARS, costs=FREE,
             edit=edits.gradients_let_go,
         ),
         Remedy(
             name="bucket-view", what="DistributedDataParallel(gradient_as_bucket_view=True)", costs=FREE,
-            edit=edits.in_bucket_views if replicas > 1 else _nothing, rivals="gradients",
+            edit=edits.in_bucket_views if has_buckets else _nothing, rivals="gradients",
         ),
-        Remedy(
-            name="foreach", what="optimizer with foreach=False", costs="a slower optimizer step",
-            edit=edits.one_at_a_time,
-        ),
-        Remedy(
-            name="zero1", what=f"shard optimizer state over {ranks} ranks (ZeRO-1)",
-            costs="a broadcast a step", rivals="state",
-            edit=_nothing if has else edits.scaled({STATE: 1 / ranks}),
+        _foreach(optimizers),
+        _over_ranks(
+            "zero1", f"shard optimizer state over {ranks} ranks (ZeRO-1)", "a broadcast a step", has,
+            does="state", edit=lambda _: edits.scaled({STATE: 1 / ranks}),
         ),
         Remedy(
             name="chunks", what=f"head and loss in {CHUNKS} chunks", costs="the head's forward twice",
-            edit=edits.loss_in_chunks(CHUNKS),
+            edit=loss_in_chunks(CHUNKS),
         ),
         *_checkpoints(step),
         Remedy(
             name="accumulate", what="half the batch, gradients accumulated over two",
-            costs="smaller products", edit=edits.accumulated(2), rivals="gradients",
+            costs="smaller products", rivals="gradients",
+            edit=accumulated(2), least=accumulated(2, copies_shrink=True),
         ),
-        *_over_ranks(weights, ranks, has),
+        *_fsdp(weights, ranks, has),
         *_in_fewer_bits(bits),
-        Remedy(
-            name="zero2", what=f"shard state and gradients over {ranks} ranks (ZeRO-2)",
-            costs="gradients reduced to shards", rivals="state", is_measured=False,
-            edit=_nothing if has == "parameters" else gradients_and_state(ranks, has_state=not has),
+        _over_ranks(
+            "zero2", f"shard state and gradients over {ranks} ranks (ZeRO-2)", "gradients reduced to shards",
+            has, does="gradients", edit=lambda now: gradients_and_state(ranks, has_state=now == "nothing"),
+            is_measured=False,
         ),
     ]  # fmt: skip
+
+
+def _foreach(optimizers: Set[str]) -> Remedy:
+    """At most nothing, where it is not known that they have foreach: LBFGS and Muon have not."""
+    is_adam, is_known = (bool(optimizers) and optimizers <= each for each in (ADAMS, STATES_MAX.keys()))
+    return Remedy(
+        name="foreach",
+        what="optimizer with foreach=False",
+        costs="a slower optimizer step",
+        edit=edits.one_at_a_time(None if is_adam else SCRATCH_MAX) if is_known else _nothing,
+        least=None if is_adam else edits.one_at_a_time(0),
+    )
 
 
 def _checkpoints(step: Step) -> Iterator[Remedy]:
@@ -245,16 +295,57 @@ def _in_fewer_bits(recorded_bits: int) -> Iterator[Remedy]:
         )
 
 
-def _over_ranks(weights: Mapping[str, int], ranks: int, has: Sharded | None) -> Iterator[Remedy]:
-    """FSDP, where the parameters' bytes are known by name."""
+def _fsdp(weights: Mapping[str, int], ranks: int, has: Already) -> Iterator[Remedy]:
+    """Where the parameters' bytes are known by name."""
     if weights:
-        yield Remedy(
-            name="fsdp",
-            what=f"shard parameters, gradients and state over {ranks} ranks (FSDP)",
-            costs="all parameters gathered twice a step",
-            edit=_nothing if has == "parameters" else sharded(ranks, weights, has_state=not has),
-            rivals="state",
-        )
+        what = f"shard parameters, gradients and state over {ranks} ranks (FSDP)"
+        is_kept_whole = has.surely == "gradients"
+        yield _over_ranks(
+            "fsdp", what, "all parameters gathered twice a step", has, does="parameters",
+            edit=lambda now: not_kept_whole if is_kept_whole else sharded(ranks, weights, now == "nothing"),
+            is_measured=has.maybe != "gradients" and not is_kept_whole,
+        )  # fmt: skip
+
+
+def _over_ranks(
+    name: str,
+    what: str,
+    costs: str,
+    has: Already,
+    *,
+    does: Sharded,
+    edit: Callable[[Sharded], Edit],
+    is_measured: bool = True,
+) -> Remedy:
+    """What shards: nothing again, and at most as much as is whole where that cannot be told.
+
+    Args:
+        does: what it shards.
+        edit: by what is sharded now.
+    """
+    at_most, at_least = (
+        edit(now) if LEVELS.index(now) < LEVELS.index(does) else _nothing for now in (has.maybe, has.surely)
+    )
+    is_known = has.surely == has.maybe
+    may_be_done = at_most is _nothing is not at_least
+    return Remedy(
+        name=name,
+        what=f"{what[:-1]}{text.IF_NOT_DONE})" if may_be_done else what,
+        costs=costs,
+        edit=at_most if is_known else _worse(at_most, at_least),
+        least=None if is_known else at_least,
+        rivals="state",
+        is_measured=is_measured,
+    )
+
+
+def _worse(one: Edit, other: Edit) -> Edit:
+    """That of two with the higher peak; gathered parameters may be more than what is saved."""
+
+    def edit(step: Step, lives: Lives) -> Lives:
+        return max(one(step, lives), other(step, lives), key=lambda after: after.peak()[0])
+
+    return edit
 
 
 def _nothing(step: Step, lives: Lives) -> Lives:
@@ -336,8 +427,7 @@ def _answer(
     request: Request,
     usable: int | None,
     is_steady: bool,
-    has: Sharded | None,
-    may_be_sharded: bool,
+    has: Already,
     higher: tuple[int, int] | None,
 ) -> Answer:
     lives = step.lives()
@@ -356,8 +446,7 @@ def _answer(
             rows.insert(0, _row(step, found[0], found[1], peak, usable))
     first = rows[0] if found is None else next(r for r in rows if r["remedy"] == _name(found[0]))
     names = frozenset(first["remedy"].split(" + "))
-    is_unsure = may_be_sharded and not OVER_RANKS.isdisjoint(names)
-    is_sure = first["is_measured"] and not is_unsure and BEYOND_BOUNDS.isdisjoint(names)
+    is_sure = first["is_measured"] and UNSURE.isdisjoint(names)
     certainty: Certainty = "predicted" if is_sure else "suspected"
     figures = {
         "attempt": place.attempt,
@@ -368,7 +457,7 @@ def _answer(
         "num_blocks": len(step.window),
         "peak_bytes": round(peak),
         "peak_phase": _phase(step, lives, at),
-        "sharded": has,
+        "sharded": has.known,
         "higher_step": higher and higher[0],
         "higher_step_bytes": higher and higher[1],
         "fit_bytes": request.fit_bytes,
@@ -383,7 +472,7 @@ def _answer(
         verdict="finding" if (helps if usable is None else highest > usable) else "fine",
         certainty=certainty,
         sentence=text.sentence(place.name, [first, *rows], figures),
-        error=text.error(first, may_be_sharded=is_unsure),
+        error=text.error(first),
         rows=pa.Table.from_pylist(rows, schema=SCHEMA),
         figures=figures,
         notes=text.notes(figures, rows),

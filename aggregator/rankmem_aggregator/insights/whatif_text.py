@@ -12,7 +12,8 @@ Row = Mapping[str, Any]
 
 OUTSIDE: Final = "outside of forward, backward and the optimizer's step"
 NOT_MEASURED: Final = "not held against a training with the change"
-IF_WHOLE: Final = "less or nothing is saved if the ranks shard in equal parts already, which cannot be seen"
+IF_NOT_DONE: Final = ", if not done already"
+ON_SHARDING: Final = "what the ranks shard already, which this recording does not tell"
 STATE_REMEDIES: Final = ("state16", "state8", "offload")
 IN_BOUNDS: Final = "between least and most in 17 trainings"
 BEYOND_BOUNDS: Final = "torchao's 8 bits without its compiler held up to 65 % more"
@@ -20,6 +21,21 @@ ON_OPTIMIZER: Final = (
     "how the optimizer computes: at least with nothing beside its state, as fused kernels and a step on the "
     "host do, at most with the state of one parameter unpacked and each result a tensor"
 )
+IF_UNUSED: Final = ", if the next step does not use them"
+ON_CHECKPOINT: Final = "when a checkpoint lets go of a block within its forward"
+SHARDED: Final = {
+    "state": "the optimizer's state seems",
+    "gradients": "gradients and state seem",
+    "parameters": "parameters, gradients and state seem",
+}
+"""What seems to be sharded, by ``figures.sharded``."""
+DEPENDS: Final = {
+    "let-go": "whether this step still uses what the one before left",
+    "accumulate": "whether blocks as large as a weight are copies of it, which smaller parts do not shrink",
+    "foreach": "what this optimizer makes for one parameter, if it has foreach at all",
+    **dict.fromkeys(("zero1", "zero2", "fsdp"), ON_SHARDING),
+}
+"""What is not recorded, of which the range of a remedy is made."""
 
 
 def sentence(name: str, rows: Sequence[Row], figures: Figures) -> str:
@@ -76,39 +92,42 @@ def _after(row: Row) -> str:
     return f"{bytes_text(row['peak_after_least_bytes'])} to {most}" if _is_open(row) else most
 
 
-def error(first: Row, *, may_be_sharded: bool = False) -> str:
+def error(first: Row) -> str:
     """How far the figures may be off.
 
     Args:
         first: the row of the sentence.
-        may_be_sharded: it shards over ranks, which may have done so already.
     """
-    found = _error(first)
-    return f"{found}; {IF_WHOLE}" if may_be_sharded else found
-
-
-def _error(first: Row) -> str:
-    if not first["is_measured"]:
-        return f"this edit was {NOT_MEASURED}"
-    if "fsdp" in first["remedy"]:
-        return "within 5 % where FSDP was tried"
     names = first["remedy"].split(" + ")
-    is_of_state = any(name in STATE_REMEDIES for name in names)
-    tried = IN_BOUNDS if is_of_state else "within 1 % where it was tried"
-    if "state8" in names:
-        tried += f"; {BEYOND_BOUNDS}"
-    found = f"{tried}; bytes that are requested, without fragmentation"
+    found = _tried(first, names)
     if not _is_open(first):
         return found
     depends = [
         text
         for text, is_meant in (
-            ("when a checkpoint lets go of a block within its forward", any(map(_is_checkpoint, names))),
-            (ON_OPTIMIZER, is_of_state),
+            (ON_CHECKPOINT, any(map(_is_checkpoint, names))),
+            (ON_OPTIMIZER, any(name in STATE_REMEDIES for name in names)),
+            *((text, name in names) for name, text in DEPENDS.items()),
         )
         if is_meant
     ]
     return f"{found}; the range depends on {', and on '.join(depends)}"
+
+
+def _tried(first: Row, names: Sequence[str]) -> str:
+    """How near the edits came where they were tried."""
+    if not first["is_measured"]:
+        return f"this edit was {NOT_MEASURED}"
+    if "fsdp" in names:
+        return "within 5 % where FSDP was tried"
+    is_of_state = any(name in STATE_REMEDIES for name in names)
+    tried = IN_BOUNDS if is_of_state else "within 1 % where it was tried"
+    if "state8" in names:
+        tried += f"; {BEYOND_BOUNDS}"
+    found = f"{tried}; bytes that are requested, without fragmentation"
+    if "let-go" in names:
+        found += "; only if this step does not use what is let go of"
+    return found
 
 
 def _is_checkpoint(name: str) -> bool:
@@ -133,9 +152,8 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     if figures["higher_step"] is not None:
         held = bytes_text(figures["higher_step_bytes"])
         found.append(f"step {figures['higher_step']} held more, {held}: these figures do not cover it")
-    if figures["sharded"]:
-        what = {"state": "the optimizer's state seems", "parameters": "parameters, gradients and state seem"}
-        found.append(f"{what[figures['sharded']]} to be sharded over ranks already")
+    if figures["sharded"] in SHARDED:
+        found.append(f"{SHARDED[figures['sharded']]} to be sharded over ranks already")
     if not any(row["remedy"] == "fsdp" for row in rows):
         found.append(f"no FSDP: the parameters of attempt {figures['attempt']} are not known by name")
     idle = [_short(row) for row in rows if row["saved_bytes"] <= 0 and not _may_save(row, figures)]
@@ -145,6 +163,10 @@ def notes(figures: Figures, rows: Sequence[Row]) -> tuple[str, ...]:
     if named:
         beyond = f"; {BEYOND_BOUNDS}" if "state8" in named else ""
         found.append(f"the range of {', '.join(named)} depends on {ON_OPTIMIZER}{beyond}")
+    open_rows = [row["remedy"] for row in rows if row["remedy"] in DEPENDS and _is_open(row)]
+    for depends in dict.fromkeys(DEPENDS[remedy] for remedy in open_rows):
+        alike = [remedy for remedy in open_rows if DEPENDS[remedy] == depends]
+        found.append(f"the range of {', '.join(alike)} depends on {depends}")
     if not all(row["is_measured"] for row in rows):
         found.append(f"measured, no: {NOT_MEASURED}")
     return tuple(found)

@@ -75,6 +75,8 @@ class StepSize:
     """Argument and shape of each tensor of that call; None: not known in full."""
     is_named: bool = True
     """Operators were recorded in all of it."""
+    allocated_bytes: int | None = None
+    """Of the blocks that were allocated in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,10 @@ Stack ids stay the content hashes of the wire.
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +26,18 @@ from rankmem_aggregator.lake.lanes import Lanes, lane, spools_of
 from rankmem_aggregator.lake.late_details import detail_lane
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
+    DIGEST_DIGITS,
     TABLES,
     WHOLE,
     DataFile,
     file_schema,
-    folder_of,
     order_of,
+    path_of,
 )
 from rankmem_aggregator.lake.moves import Move
 from rankmem_aggregator.lake.parquet import write_rows
 from rankmem_aggregator.store.schema import INGEST_PROGRESS, SPOOL_START
 from rankmem_protos.tables import SCHEMA_VERSION, STACK_FRAME
-
-_MARK_DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +65,10 @@ class FileNames:
 
     def path(self, table_name: str, session_id: str) -> str:
         """Where a file lies below the lake."""
-        mark = hashlib.sha256(self.writer.encode()).hexdigest()[:_MARK_DIGITS]
-        name = f"{self.sequences[session_id]:09d}-{mark}-{self.state}.parquet"
-        return f"{table_name}/{folder_of(session_id, WHOLE, WHOLE)}/{name}"
+        sequence = self.sequences[session_id]
+        return path_of(
+            table_name, session_id, WHOLE, WHOLE, sequence=sequence, writer=self.writer, state=self.state
+        )
 
 
 def prepared(
@@ -114,7 +112,7 @@ def prepared(
         session_id: 1 + max((file.sequence for file in lanes.catalog.of_session(session_id)), default=0)
         for session_id in rows
     }
-    names = FileNames(writer=writer, state=secrets.token_hex(_MARK_DIGITS // 2), sequences=sequences)
+    names = FileNames(writer=writer, state=secrets.token_hex(DIGEST_DIGITS // 2), sequences=sequences)
     return Prepared(rows=rows, names=names, moves=moves, stacks=stacks)
 
 

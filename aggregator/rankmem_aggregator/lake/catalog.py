@@ -7,15 +7,16 @@ come from a stranger, so no row may name a file outside of it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
 
 from rankmem_aggregator.lake.delta import LOG_SETTINGS, add_columns, commit_once, made_elsewhere, sequence_in
-from rankmem_aggregator.lake.files import LakeFiles, deltalake, said_by_store
+from rankmem_aggregator.lake.files import GIVE_A_LAKE, LakeFiles, deltalake
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
     LAKE_PROGRESS,
@@ -85,8 +86,9 @@ def read_catalog(files: LakeFiles, *, version: int | None = None, is_answered: b
         is_answered: whether questions are; False also takes files of a layout that is too old for them.
 
     Raises:
-        RankmemError: NOT_FOUND where there is nothing, INVALID where there is no lake, UNSUPPORTED for a lake
-            that a newer rankmem wrote or one too old, or where deltalake is not installed.
+        RankmemError: NOT_FOUND where there is nothing, INVALID where there is no lake or a damaged one,
+            UNAVAILABLE where the store does not give it, UNSUPPORTED for a lake that a newer rankmem wrote or
+            one too old, or where deltalake is not installed.
     """
     return _read(files, version, is_answered=is_answered)[1]
 
@@ -94,26 +96,20 @@ def read_catalog(files: LakeFiles, *, version: int | None = None, is_answered: b
 def _read(files: LakeFiles, version: int | None, *, is_answered: bool = True) -> tuple[Any, Catalog]:
     """The table lake_progress and what it says."""
     opened = open_progress(files, version=version)
-    from deltalake.exceptions import DeltaError
-
-    if opened is None:
-        if not files.is_there():
+    with files.reading_log(LAKE_PROGRESS.name):
+        if opened is not None:
+            rows = pa.table(opened.to_pyarrow_table())
+        elif files.is_there():
+            what = f"{files.root} is no lake of rankmem: it has no table lake_progress"
+            raise RankmemError(Code.INVALID, what, GIVE_A_LAKE)
+        else:
             # One that was read before may be back soon; only for a session is it final that it is not there.
             code = Code.NOT_FOUND if version is None else Code.UNAVAILABLE
-            raise RankmemError(code, f"no lake {files.root}", "rankmem lake import FILE --lake URI makes one")
-        raise RankmemError(
-            Code.INVALID,
-            f"{files.root} is no lake of rankmem: it has no table lake_progress",
-            "give the place that rankmem lake import wrote to",
-        )
-    try:
-        rows = pa.table(opened.to_pyarrow_table())
-    except (DeltaError, OSError, pa.ArrowException) as exc:
-        raise RankmemError(
-            Code.INVALID,
-            f"cannot read {files.place(LAKE_PROGRESS.name)}: {said_by_store(exc)}",
-            "rankmem lake check",
-        ) from exc
+            raise RankmemError(
+                code,
+                f"no lake {files.root}",
+                "rankmem lake import FILE --lake URI makes one, and so does rankmem serve --lake URI",
+            )
     found = checked_files(files, rows)
     if is_answered:
         check_age(files, found)
@@ -130,33 +126,58 @@ def open_progress(files: LakeFiles, *, version: int | None = None) -> Any:
     """The Delta table lake_progress; None where there is none.
 
     Raises:
-        RankmemError: INVALID for one that cannot be read.
+        RankmemError: INVALID for a damaged one, UNAVAILABLE where the store does not give it.
     """
-    from deltalake.exceptions import DeltaError, TableNotFoundError
+    from deltalake.exceptions import TableNotFoundError
 
-    try:
-        place = files.place(LAKE_PROGRESS.name)
-        return deltalake().DeltaTable(place, version=version, storage_options=files.options)
-    except TableNotFoundError:
-        return None
-    except (DeltaError, OSError) as exc:
-        raise RankmemError(
-            Code.INVALID,
-            f"cannot read {files.place(LAKE_PROGRESS.name)}: {said_by_store(exc)}",
-            "rankmem lake check",
-        ) from exc
+    with files.reading_log(LAKE_PROGRESS.name):
+        try:
+            place = files.place(LAKE_PROGRESS.name)
+            return deltalake().DeltaTable(place, version=version, storage_options=files.options)
+        except TableNotFoundError:
+            return None
+
+
+def made_progress(files: LakeFiles) -> Any:
+    """The Delta table lake_progress, made where there is none.
+
+    Raises:
+        RankmemError: as :func:`open_progress`; EXHAUSTED where it cannot be written.
+    """
+    if (opened := open_progress(files)) is None:
+        place, schema = files.place(LAKE_PROGRESS.name), file_schema(LAKE_PROGRESS)
+        made = partial(
+            deltalake().DeltaTable.create,
+            place,
+            schema,
+            mode="ignore",
+            name=LAKE_PROGRESS.name,
+            configuration=LOG_SETTINGS,
+        )
+        commit_once(place, made)
+        opened = open_progress(files)
+    return opened
 
 
 def replace_progress(
-    files: LakeFiles, session_id: str, writer: str, new: Iterable[DataFile], *, app: str, sequence: int
+    files: LakeFiles,
+    session_id: str,
+    writer: str,
+    new: Iterable[DataFile],
+    *,
+    app: str,
+    sequence: int,
+    **guards: Any,
 ) -> None:
     """Makes these the files of a session (or of :data:`ALL_SESSIONS`) from this writer, and no others.
 
+    ``guards`` are numbers and check of :func:`commit_progress`.
+
     Raises:
-        RankmemError: CONFLICT where this or a later sequence of ``app`` was committed.
+        RankmemError: CONFLICT where this or a later sequence of ``app`` was committed with other files.
     """
     condition = f"session_id = '{session_id}' AND writer = '{writer}'"
-    _commit(files, new, app, sequence, mode="overwrite", predicate=condition)
+    _commit(files, new, app, sequence, mode="overwrite", predicate=condition, **guards)
 
 
 def add_progress(files: LakeFiles, new: Iterable[DataFile], *, app: str, sequence: int) -> None:
@@ -221,34 +242,59 @@ def exchange_progress(
     return is_done
 
 
-def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, **mode: str) -> None:
-    delta = deltalake()
+def commit_progress(
+    files: LakeFiles,
+    new: Iterable[DataFile],
+    app: str,
+    sequence: int,
+    *,
+    numbers: Mapping[str, int] = MappingProxyType({}),
+    check: Callable[[Any], None] = lambda opened: None,
+    **mode: str,
+) -> bool:
+    """Makes files count and sets numbers, in one commit.
+
+    Args:
+        files: the lake.
+        new: the files, which are there.
+        app: makes each sequence once.
+        sequence: of the commit.
+        numbers: Delta's ``txn`` numbers to be set with it.
+        check: looks at the newest version before each attempt, and raises where nothing may be committed.
+        mode: of the write, as deltalake names it.
+
+    Returns:
+        False where this or a later sequence of ``app`` is there already: by another process, or by an attempt
+        whose answer was lost.
+
+    Raises:
+        RankmemError: as ``check`` and :func:`commit_once`.
+    """
     from deltalake.transaction import CommitProperties, Transaction
 
-    place = files.place(LAKE_PROGRESS.name)
-    added = tuple(new)
-    table = progress_rows(added)
+    rows = progress_rows(new)
+    transactions = [Transaction(*number) for number in {**numbers, app: sequence}.items()]
+    is_new = True
 
     def attempt() -> None:
-        opened = open_progress(files)
-        if opened is None:
-            opened = delta.DeltaTable.create(
-                place,
-                file_schema(LAKE_PROGRESS),
-                mode="ignore",
-                name=LAKE_PROGRESS.name,
-                configuration=LOG_SETTINGS,
-            )
-        add_columns(opened, file_schema(LAKE_PROGRESS))
-        if sequence_in(opened, app) >= sequence:
-            raise made_elsewhere(place)
-        properties = CommitProperties(app_transactions=[Transaction(app, sequence)])
-        delta.write_deltalake(opened, table, commit_properties=properties, **mode)
+        nonlocal is_new
+        opened = made_progress(files)
+        is_new = sequence_in(opened, app) < sequence
+        if is_new:
+            check(opened)
+            add_columns(opened, rows.schema)
+            properties = CommitProperties(app_transactions=transactions)
+            deltalake().write_deltalake(opened, rows, commit_properties=properties, **mode)
 
-    def is_done() -> bool:
-        return set(added) <= set(read_catalog(files, is_answered=False).files)
+    commit_once(files.place(LAKE_PROGRESS.name), attempt)
+    return is_new
 
-    commit_once(place, attempt, is_done)
+
+def _commit(files: LakeFiles, new: Iterable[DataFile], app: str, sequence: int, **given: Any) -> None:
+    added = tuple(new)
+    is_new = commit_progress(files, added, app, sequence, **given)
+    if not is_new and not set(added) <= set(read_catalog(files, is_answered=False).files):
+        raise made_elsewhere(files.place(LAKE_PROGRESS.name))
 
 
 def join_progress(files: LakeFiles) -> None:

@@ -59,12 +59,12 @@ def fault_of(files: LakeFiles, file: DataFile) -> str:
     """What is wrong with a file, which is read whole; empty: nothing."""
     if is_too_old(file):
         return f"layout {file.layout_version}, of an older rankmem: import its session again"
-    size = files.size_of(file.path)
-    if size is None:
-        return "missing"
-    if size != file.size_bytes:
-        return f"{size} bytes, not {file.size_bytes}: torn, or another file"
     try:
+        size = files.size_of(file.path)
+        if size is None:
+            return "missing"
+        if size != file.size_bytes:
+            return f"{size} bytes, not {file.size_bytes}: torn, or another file"
         with files.open_input(file.path) as opened:
             found = pq.ParquetFile(opened, page_checksum_verification=True)
             for group in range(found.num_row_groups):

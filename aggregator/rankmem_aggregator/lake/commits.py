@@ -14,11 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from rankmem_aggregator.lake.batch_files import Prepared, write_files
-from rankmem_aggregator.lake.catalog import PROGRESS_FILES_MAX, join_progress
+from rankmem_aggregator.lake.catalog import PROGRESS_FILES_MAX, join_progress, made_progress
 from rankmem_aggregator.lake.delta import DeltaLog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.layout import TABLES, DataFile
-from rankmem_aggregator.lake.moves import Mark, add_and_move, made_progress
+from rankmem_aggregator.lake.moves import Mark, add_and_move
 from rankmem_protos.errors import RankmemError
 
 logger = logging.getLogger(__name__)

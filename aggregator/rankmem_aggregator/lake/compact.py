@@ -163,10 +163,7 @@ class _Compactor:
     def _reading(self, catalog: Catalog) -> Iterator[tuple[InstanceQueries, LakeInstance]]:
         instance = LakeInstance(self._files, catalog, {"memory_limit": MEMORY})
         with InstanceQueries(self._address, instance) as queries:
-            try:
-                yield queries, instance
-            except RankmemError as exc:
-                raise instance.fault() or exc from exc
+            yield queries, instance
 
     def _exchange(self, old: list[DataFile], new: list[DataFile], *, whole_session: bool = False) -> None:
         for file in new:  # the old ones will be deleted: read back first
@@ -212,11 +209,13 @@ def due(present: Iterable[DataFile], large_bytes: int = LARGE_BYTES) -> list[lis
     """The groups of files to join, each in the order of their names: of rows with one key the last counts.
 
     What an import has written is left out: it replaces its files itself, and leaves one a part. Of a table
-    with a key all files are joined: a later name than that of a joined file has later rows.
+    with a key all files are joined: a later name than that of a joined file has later rows. Files of tables
+    that this rankmem does not know stay as they are.
     """
     parts: dict[_Part, list[DataFile]] = {}
     for file in present:
-        is_small = file.size_bytes < large_bytes or bool(TABLES[file.table_name].key)
+        table = TABLES.get(file.table_name)
+        is_small = table is not None and (file.size_bytes < large_bytes or bool(table.key))
         if is_small and not file.writer.startswith(IMPORT_PREFIX):
             part = file.table_name, file.segment, file.hosts, file.session_id
             parts.setdefault(part, []).append(file)
@@ -226,13 +225,14 @@ def due(present: Iterable[DataFile], large_bytes: int = LARGE_BYTES) -> list[lis
 
 
 def is_to_cut(present: Sequence[DataFile], is_shifted: bool = False) -> bool:
-    """Whether a session's files are not those of one cut; what an import has written is left to it.
+    """Whether a session's files are not those of one cut; what an import has written is left to it, and a
+    session with files of tables that this rankmem does not know is left as it is.
 
     Args:
         present: the files.
         is_shifted: whether they were cut by other clock offsets than those of now.
     """
-    is_ours = not any(file.writer.startswith(IMPORT_PREFIX) for file in present)
+    is_ours = all(f.table_name in TABLES and not f.writer.startswith(IMPORT_PREFIX) for f in present)
     is_whole = not any(file.table_name == PRUNED_SPOOL.name for file in present)
     marks = {(file.writer, file.state) for file in present}
     is_cut = len(marks) == 1 and marks.pop()[0] == WRITER

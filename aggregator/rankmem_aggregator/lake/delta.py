@@ -63,7 +63,7 @@ class DeltaLog:
     """
 
     def __init__(self, files: LakeFiles, table: Table) -> None:
-        self._place = files.place(table.name)
+        self._files, self._place = files, files.place(table.name)
         self._table = table
         self._delta = deltalake()
 
@@ -149,7 +149,8 @@ class DeltaLog:
     def _files_in(self, opened: Any, session_id: str | None) -> list[ActiveFile]:
         if opened is None:
             return []
-        rows = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+        with self._files.reading_log(self._table.name):
+            rows = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
         found = [
             ActiveFile(
                 path=f"{self._table.name}/{row['path']}",
@@ -164,10 +165,11 @@ class DeltaLog:
     def _open(self) -> Any:
         from deltalake.exceptions import TableNotFoundError
 
-        try:
-            return self._delta.DeltaTable(self._place)
-        except TableNotFoundError:
-            return None
+        with self._files.reading_log(self._table.name):
+            try:
+                return self._delta.DeltaTable(self._place)
+            except TableNotFoundError:
+                return None
 
     def _made(self) -> Any:
         """The log, with all columns that are declared."""
@@ -199,7 +201,7 @@ def exchange_in_logs(files: LakeFiles, old: Iterable[DataFile], new: Iterable[Da
         added.setdefault(file.table_name, []).append(file)
     for file in old:
         removed.setdefault(file.table_name, set()).add(file.path)
-    for name in sorted({*added, *removed}):
+    for name in sorted({*added, *removed} & TABLES.keys()):
         log = DeltaLog(files, TABLES[name])
         gone = [file for file in log.active() if file.path in removed.get(name, ())]
         if gone or name in added:

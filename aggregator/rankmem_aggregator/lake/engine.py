@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import importlib.util
 import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
@@ -25,7 +26,7 @@ CONNECT_S: Final = 5.0
 
 
 class Engine(Protocol):
-    """Runs tasks. One thread uses it, but for :meth:`stop`."""
+    """Runs tasks. One thread uses it, but for :meth:`stop` and :attr:`workers`."""
 
     @property
     def workers(self) -> int:
@@ -67,20 +68,27 @@ class Cluster(abc.ABC):
         self, what: tuple[str, str], package: tuple[str, str], place: tuple[str, int], start: str
     ) -> None:
         check_installed(what[0], package[0], f"pip install 'rankmem[{package[1]}]'")
-        check_reachable(what[1], *place, start)
+        self._server, self._place, self._start = what[1], place, start
+        self._check_reachable()
+        self._connecting = threading.Lock()
         self._client: Any = None
         self._workers = 0
 
     @property
     def workers(self) -> int:
         """See :class:`Engine`."""
-        if self._client is None:
-            self._connect()
-        return self._workers
+        with self._connecting:
+            if self._client is None:
+                self._check_reachable()  # it may have gone since
+                self._connect()
+            return self._workers
 
     @abc.abstractmethod
     def _connect(self) -> None:
         """Connects: sets the client and how many workers there are."""
+
+    def _check_reachable(self) -> None:
+        check_reachable(self._server, *self._place, self._start)
 
 
 def rows_of(task: Task, sent: tuple[Any, ...]) -> pa.Table:

@@ -9,8 +9,10 @@ of an address or a table.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +30,20 @@ PREFIX: Final = "lake:"
 _OBJECT_STORES: Final = ("s3://",)
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
+_TRACE: Final = re.compile(r".*backtrace|0: ", re.IGNORECASE)
+"""Begins the first line of a trace, with a heading or without."""
 
 READING: Final = {"connect_timeout": "5s", "timeout": "30s", "retry_timeout": "30s"}
 """Of the object store's client, for reading: a question fails a minute after the store has gone, at worst.
 (Alone it tries for three minutes, and often, as a question reads several files.)"""
+
+_FOLDER_HINT: Final = "see that the folder is there and that you may read it"
+_STORE_HINT: Final = (
+    "see that the store answers and has the bucket, and that AWS_ENDPOINT_URL, AWS_REGION and the "
+    "credentials in the environment are right"
+)
+GIVE_A_LAKE: Final = "give the place that rankmem lake import or rankmem serve --lake wrote to"
+_DAMAGED_HINT: Final = "restore its files from a copy, or import the databases into another lake"
 
 
 def is_lake_address(target: str) -> bool:
@@ -42,8 +54,8 @@ def is_lake_address(target: str) -> bool:
 def said_by_store(exc: BaseException) -> str:
     """What deltalake or an object store says, in a line without colours or a trace."""
     lines = [line.strip() for line in _COLOURS.sub("", str(exc)).splitlines() if line.strip()]
-    traces = [at for at, line in enumerate(lines) if "backtrace" in line.lower()]
-    return ": ".join(lines[: traces[0]] if traces else lines) or type(exc).__name__
+    said = itertools.takewhile(lambda line: not _TRACE.match(line), lines)
+    return ": ".join(said) or type(exc).__name__
 
 
 def lake_address(text: str) -> str:
@@ -123,6 +135,27 @@ class LakeFiles:
         """What deltalake opens a table with to read it."""
         return None if self.is_local else READING
 
+    @contextlib.contextmanager
+    def reading_log(self, table: str) -> Iterator[None]:
+        """While a Delta table is opened or its log is read.
+
+        Raises:
+            RankmemError: UNAVAILABLE where the store does not answer or gives nothing, INVALID where what it
+                gives is damaged.
+        """
+        import pyarrow as pa
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError, pa.ArrowException) as exc:
+            message = f"cannot read {self.place(table)}: {said_by_store(exc)}"
+            # A log that names a file which is not there is damaged, too.
+            if not isinstance(exc, OSError) or isinstance(exc, FileNotFoundError):
+                raise RankmemError(Code.INVALID, message, _DAMAGED_HINT) from exc
+            hint = _FOLDER_HINT if self.is_local else _STORE_HINT
+            raise RankmemError(Code.UNAVAILABLE, message, hint) from exc
+
     def _handler(self, options: dict[str, str] | None = None) -> Any:
         deltalake()
         from deltalake.fs import DeltaStorageHandler
@@ -167,7 +200,7 @@ class LakeFiles:
                 found = os.lstat(self.place(path))
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return found.st_size if os.path.isfile(self.place(path)) and not _is_link(found) else None
+            return found.st_size if stat.S_ISREG(found.st_mode) else None
         from pyarrow.fs import FileType
 
         info = self.filesystem().get_file_info(path)
@@ -201,12 +234,6 @@ class LakeFiles:
                 os.unlink(self.place(path))
             else:
                 self.filesystem().delete_file(path)
-
-
-def _is_link(found: os.stat_result) -> bool:
-    import stat
-
-    return stat.S_ISLNK(found.st_mode)
 
 
 @contextlib.contextmanager

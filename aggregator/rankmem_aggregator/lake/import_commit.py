@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from rankmem_aggregator.lake.catalog import open_progress, read_catalog
-from rankmem_aggregator.lake.delta import DeltaLog, add_columns, commit_once, made_elsewhere, sequence_in
-from rankmem_aggregator.lake.files import LakeFiles, deltalake
+from rankmem_aggregator.lake.catalog import open_progress, read_catalog, replace_progress
+from rankmem_aggregator.lake.delta import DeltaLog, sequence_in
+from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.lanes import lane, spools_of
-from rankmem_aggregator.lake.layout import LAKE_PROGRESS, TABLES, DataFile, digest
-from rankmem_aggregator.lake.moves import Move, made_progress
-from rankmem_aggregator.lake.progress_rows import progress_rows
+from rankmem_aggregator.lake.layout import TABLES, DataFile, digest
+from rankmem_aggregator.lake.moves import Move, moved_in
 from rankmem_protos.errors import Code, RankmemError
 
 
@@ -68,32 +65,16 @@ def commit_session(
         RankmemError: StoredElsewhereError where others have written files of the session or moved a number,
             CONFLICT where they have made this commit; EXHAUSTED where the lake cannot be written.
     """
-    from deltalake.transaction import CommitProperties, Transaction
 
-    place = files.place(LAKE_PROGRESS.name)
-    numbers = {name: move.after for name, move in moves.items()} | {app: sequence}
-    properties = CommitProperties(app_transactions=[Transaction(*number) for number in numbers.items()])
-    condition = f"session_id = '{session_id}' AND writer = '{writer}'"
-    rows: pa.Table = progress_rows(new)
-
-    def attempt() -> None:
-        opened = made_progress(files)
-        add_columns(opened, rows.schema)
-        if sequence_in(opened, app) >= sequence:
-            raise made_elsewhere(place)
+    def check(opened: Any) -> None:
         check_alone(files, session_id, writer, _counting(files, opened))
-        if any(sequence_in(opened, name) != move.before for name, move in moves.items()):
+        if moved_in(opened, moves):
             raise StoredElsewhereError(
                 f"another process has changed session {session_id} of the lake {files.root} meanwhile"
             )
-        deltalake().write_deltalake(
-            opened, rows, mode="overwrite", predicate=condition, commit_properties=properties
-        )
 
-    def is_done() -> bool:
-        return set(new) <= set(_counting(files, made_progress(files)))
-
-    commit_once(place, attempt, is_done)
+    numbers = {name: move.after for name, move in moves.items()}
+    replace_progress(files, session_id, writer, new, app=app, sequence=sequence, numbers=numbers, check=check)
 
 
 def withdraw(files: LakeFiles, session_id: str, writer: str) -> None:

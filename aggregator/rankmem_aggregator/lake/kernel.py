@@ -110,12 +110,11 @@ def keep_instances() -> None:
 def _asked(address: str, instance: LakeInstance, sql: str, parameters: Parameters) -> pa.Table:
     """The rows of a statement; where it fails, the instance is closed."""
     try:
-        instance.check_files(sql, anew=True)
+        instance.check_files(sql)
         return InstanceQueries(address, instance).sql(sql, parameters)
-    except RankmemError as exc:
-        fault = instance.fault()
+    except RankmemError:
         instance.close()
-        raise fault or exc from exc
+        raise
 
 
 class _Kept:

@@ -23,12 +23,11 @@ import pyarrow.parquet as pq
 from rankmem_aggregator.ingest.attempts import StoredStart
 from rankmem_aggregator.ingest.batch import Spool
 from rankmem_aggregator.ingest.sequence import Progress, session_deleted
-from rankmem_aggregator.lake.catalog import Catalog, read_catalog
-from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.catalog import Catalog, made_progress, read_catalog
+from rankmem_aggregator.lake.files import LakeFiles, said_by_store
 from rankmem_aggregator.lake.layout import LAKE_PROGRESS, DataFile
-from rankmem_aggregator.lake.moves import made_progress
+from rankmem_aggregator.query.file_faults import unread_file
 from rankmem_aggregator.store.schema import INGEST_PROGRESS, PRUNED_SPOOL, SPOOL_START
-from rankmem_protos.errors import Code, RankmemError
 
 PRUNED_NUMBER: Final = 1 << 62
 """Of lanes and sessions that were pruned: above every position."""
@@ -84,10 +83,8 @@ class Lanes:
         Raises:
             RankmemError: the lake cannot be read.
         """
-        try:
+        with self._files.reading_log(LAKE_PROGRESS.name):
             self._opened.update_incremental()
-        except Exception as exc:
-            raise _unreadable(self._files.place(LAKE_PROGRESS.name), exc) from exc
         if self._opened.version() != self.catalog.version:
             self.catalog = read_catalog(self._files, version=self._opened.version())
         return self.catalog
@@ -143,7 +140,7 @@ class Lanes:
                 with self._files.open_input(file.path) as opened:
                     found += pq.read_table(opened).to_pylist()
             except (OSError, pa.ArrowException) as exc:
-                raise _unreadable(self._files.place(file.path), exc) from exc
+                raise unread_file(self._files.place(file.path), said_by_store(exc)) from exc
         self._read |= {file.path for file in files}
         return found
 
@@ -163,7 +160,3 @@ class Lanes:
             Progress(spool=spool, last_sequence=row["last_sequence"], final=row["final"]),
             StoredStart(spool=spool, final=row["final"], updated_ns=row["updated_ns"]),
         )
-
-
-def _unreadable(place: str, exc: Exception) -> RankmemError:
-    return RankmemError(Code.UNAVAILABLE, f"cannot read {place}: {exc}", "rankmem lake check")

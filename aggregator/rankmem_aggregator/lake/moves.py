@@ -7,9 +7,11 @@ rows, so both are stored or none, and of two commits at once that move one name 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +20,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.catalog import add_progress, open_progress
-from rankmem_aggregator.lake.delta import add_columns, commit_once
-from rankmem_aggregator.lake.files import LakeFiles, deltalake
+from rankmem_aggregator.lake.catalog import commit_progress
+from rankmem_aggregator.lake.delta import sequence_in
+from rankmem_aggregator.lake.files import LakeFiles, deltalake, said_by_store
 from rankmem_aggregator.lake.layout import LAKE_PROGRESS, DataFile
-from rankmem_aggregator.lake.progress_rows import progress_rows
 from rankmem_protos.errors import Code, RankmemError
 
 STORE_CHECK: Final = "store_check"
-"""A table without rows, beside the others."""
+"""A folder beside the tables: each check has a table without rows in it, and deletes that."""
 _CHECKS: Final = 4
 """Threads: of two that look up the next version at the same time, one has to be refused."""
 _CHECK_ROUNDS: Final = 3
@@ -51,22 +52,6 @@ class MovedElsewhereError(RankmemError):
         self.names = names
 
 
-def made_progress(files: LakeFiles) -> Any:
-    """The Delta table lake_progress, made where there is none.
-
-    Raises:
-        RankmemError: as :func:`open_progress`; EXHAUSTED where it cannot be written.
-    """
-    if (opened := open_progress(files)) is None:
-        try:
-            add_progress(files, (), app="serve", sequence=1)
-        except RankmemError as exc:
-            if exc.code is not Code.CONFLICT:  # another aggregator has just made it
-                raise
-        opened = open_progress(files)
-    return opened
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mark:
     """Names a commit: how many its maker has made with this one."""
@@ -76,7 +61,7 @@ class Mark:
 
     def is_in(self, opened: Any) -> bool:
         """Whether the commit is in a Delta table."""
-        return int(opened.transaction_version(self.maker) or 0) >= self.number
+        return sequence_in(opened, self.maker) >= self.number
 
 
 def add_and_move(files: LakeFiles, new: Iterable[DataFile], moves: Mapping[str, Move], mark: Mark) -> None:
@@ -93,27 +78,21 @@ def add_and_move(files: LakeFiles, new: Iterable[DataFile], moves: Mapping[str, 
         RankmemError: EXHAUSTED where the lake cannot be written, CONFLICT where others commit all the time:
             whether it was committed is not known then.
     """
-    place = files.place(LAKE_PROGRESS.name)
-    from deltalake.transaction import CommitProperties, Transaction
+    place, added = files.place(LAKE_PROGRESS.name), tuple(new)
 
-    table = progress_rows(new)
-    transactions = [Transaction(name, move.after) for name, move in moves.items()]
-    transactions.append(Transaction(mark.maker, mark.number))
-
-    def attempt() -> None:
-        opened = made_progress(files)
-        if mark.is_in(opened):
-            return  # by an attempt whose answer was lost
-        add_columns(opened, table.schema)
-        found = {name: int(opened.transaction_version(name) or 0) for name in moves}
-        if moved := frozenset(name for name, move in moves.items() if found[name] != move.before):
+    def check(opened: Any) -> None:
+        if moved := moved_in(opened, moves):
             raise MovedElsewhereError(place, moved)
-        properties = CommitProperties(app_transactions=transactions)
-        deltalake().write_deltalake(opened, table, mode="append", commit_properties=properties)
 
-    commit_once(place, attempt)
+    numbers = {name: move.after for name, move in moves.items()}
+    commit_progress(files, added, mark.maker, mark.number, numbers=numbers, check=check, mode="append")
     if files.is_local:
-        _settle(Path(place), {Path(files.place(file.path)).parent for file in new})
+        _settle(Path(place), {Path(files.place(file.path)).parent for file in added})
+
+
+def moved_in(opened: Any, moves: Mapping[str, Move]) -> frozenset[str]:
+    """The names of the numbers that are not what a commit believes."""
+    return frozenset(name for name, move in moves.items() if sequence_in(opened, name) != move.before)
 
 
 def _settle(table: Path, folders: set[Path]) -> None:
@@ -136,7 +115,7 @@ def check_store(files: LakeFiles, mark: str) -> None:
     """Tries whether the store refuses to overwrite when asked to: all that is once in a lake rests on it.
 
     Several threads commit to a table of its own at the same time; where a commit is overwritten, its name is
-    not in the log.
+    not in the log. Other aggregators' checks, of which many may begin at once, are not in its way.
 
     Args:
         files: the lake.
@@ -148,8 +127,8 @@ def check_store(files: LakeFiles, mark: str) -> None:
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import CommitProperties, Transaction
 
-    place, nothing = files.place(STORE_CHECK), pa.table({"nothing": pa.array([], pa.int64())})
-    names = [f"{mark}/{number}" for number in range(_CHECKS)]
+    folder, nothing = f"{STORE_CHECK}/{mark}", pa.table({"nothing": pa.array([], pa.int64())})
+    place, names = files.place(folder), [str(number) for number in range(_CHECKS)]
     together = threading.Barrier(_CHECKS)
 
     def commit(name: str) -> None:
@@ -164,21 +143,33 @@ def check_store(files: LakeFiles, mark: str) -> None:
             raise
 
     try:
-        deltalake().DeltaTable.create(place, nothing.schema, mode="ignore", name=STORE_CHECK)
+        deltalake().DeltaTable.create(place, nothing.schema, name=STORE_CHECK)
         with ThreadPoolExecutor(_CHECKS, thread_name_prefix="rankmem-store-check") as threads:
             commits = [threads.submit(commit, name) for name in names]
             failed = [error for made in commits if (error := made.exception()) is not None]
             errors = sorted(failed, key=lambda error: isinstance(error, threading.BrokenBarrierError))
         opened = deltalake().DeltaTable(place)
+        stored = {int(opened.transaction_version(name) or 0) for name in names}
     except (DeltaError, OSError) as exc:
         errors = [exc]
+    finally:
+        _delete(files, folder)
     if errors:
-        raise RankmemError(
-            Code.EXHAUSTED, f"cannot write {files.root}: {errors[0]}", "make room, or give access"
-        )
-    if any(opened.transaction_version(name) != _CHECK_ROUNDS for name in names):
+        said = said_by_store(errors[0])
+        raise RankmemError(Code.EXHAUSTED, f"cannot write {files.root}: {said}", "make room, or give access")
+    if stored != {_CHECK_ROUNDS}:
         raise RankmemError(
             Code.UNSUPPORTED,
             f"the store of {files.root} overwrites a file although it is asked not to (conditional PUT)",
             "give another store: two aggregators would overwrite each other's commits there",
         )
+
+
+def _delete(files: LakeFiles, folder: str) -> None:
+    """Deletes a folder and what is in it; what cannot be deleted is left to ``vacuum``."""
+    if files.is_local:
+        shutil.rmtree(files.place(folder), ignore_errors=True)
+        return
+    with contextlib.suppress(OSError):
+        for found in list(files.listing(folder)):
+            files.delete(found.path)

@@ -7,6 +7,7 @@ task again, on another machine if need be, whose worker died.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
@@ -80,7 +81,9 @@ class OnRay(Cluster):
             elif _readers:
                 _readers.append(self._address)
             self._client = ray
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and "CPU" in node["Resources"]]
+        with self._connected():
+            found = ray.nodes()
+        nodes = [node["Resources"] for node in found if node["Alive"] and "CPU" in node["Resources"]]
         self._workers = sum(int(node["CPU"]) for node in nodes)
         if not self._workers:
             self.close()
@@ -114,23 +117,39 @@ class OnRay(Cluster):
         try:
             while True:
                 while len(self._running) < workers and (task := next(waiting, None)) is not None:
-                    limited = replace(task, memory_bytes=self._memory_bytes)
-                    self._running[self._answer.remote(packed(limited))] = task
+                    order = packed(replace(task, memory_bytes=self._memory_bytes))
+                    with self._connected():
+                        self._running[self._answer.remote(order)] = task
                 if not self._running:
                     return
-                for ref in self._client.wait(list(self._running))[0]:
+                with self._connected():
+                    done = self._client.wait(list(self._running))[0]
+                for ref in done:
                     task = self._running.pop(ref)
                     yield task, rows_of(task, self._sent(task, ref))
         finally:
             self._cancel()
+            self._running.clear()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Within it the cluster is asked: what fails there is the connection."""
+        try:
+            yield
+        except Exception as exc:
+            raise self._lost(exc) from exc
 
     def _sent(self, task: Task, ref: Any) -> tuple[Any, ...]:
         """What a worker sent."""
+        from ray.exceptions import RayError, RpcError
+
         try:
             sent: tuple[Any, ...] = self._client.get(ref)
         except Exception as exc:
             if self._stopped.is_set():
                 raise interrupted() from None
+            if not isinstance(exc, RayError) or isinstance(exc, RpcError):
+                raise self._lost(exc) from exc
             raise RankmemError(
                 Code.UNAVAILABLE,
                 f"{task.part}: Ray gave it up after {RETRIES + 1} tries: {first_line(exc)}",
@@ -138,16 +157,28 @@ class OnRay(Cluster):
             ) from exc
         return sent
 
+    def _lost(self, exc: Exception) -> RankmemError:
+        """The error of a question whose cluster went away; the next question connects again."""
+        self.close()
+        try:
+            self._check_reachable()
+        except RankmemError as away:
+            return away
+        return RankmemError(
+            Code.UNAVAILABLE,
+            f"the connection to {self._address} broke: {first_line(exc)}",
+            f"ask again, or {START}",
+        )
+
     def _cancel(self) -> None:
-        for ref in list(self._running):
-            self._client.cancel(ref, force=True)
-        self._running.clear()
+        with contextlib.suppress(Exception):  # what is gone runs nothing
+            for ref in list(self._running):
+                self._client.cancel(ref, force=True)
 
     def stop(self) -> None:
         """See :class:`Engine`."""
         self._stopped.set()
-        for ref in list(self._running):
-            self._client.cancel(ref, force=True)
+        self._cancel()
 
     def close(self) -> None:
         """See :class:`Engine`."""

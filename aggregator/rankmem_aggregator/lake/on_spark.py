@@ -92,6 +92,8 @@ class OnSpark(Cluster):
                 running -= 1
                 task, sent = found
                 if isinstance(sent, Exception):
+                    self.close()  # it may not know this session any more
+                    self._check_reachable()
                     raise RankmemError(
                         Code.UNAVAILABLE,
                         f"{task.part}: Spark at {self._name} gave it up: {first_line(sent)}",
@@ -130,7 +132,9 @@ class OnSpark(Cluster):
         """See :class:`Engine`."""
         if self._client is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-            self._client.stop()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a server that is gone
+                self._client.stop()
             self._client = None
 
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection, Pipe, wait
 
 import pyarrow as pa
 
@@ -35,7 +35,7 @@ class _Worker:
     """
 
     def __init__(self, scratch: str) -> None:
-        ours, theirs = os_pair()
+        ours, theirs = Pipe()
         self.connection = ours
         with theirs:
             self.process = subprocess.Popen(
@@ -60,13 +60,6 @@ class _Worker:
         self.process.kill()
         self.process.wait()
         self.connection.close()
-
-
-def os_pair() -> tuple[Connection, Connection]:
-    """Two ends of a connection between processes."""
-    from multiprocessing import Pipe
-
-    return Pipe()
 
 
 class Processes:

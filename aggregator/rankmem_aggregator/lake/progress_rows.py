@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.files import GIVE_A_LAKE, LakeFiles
 from rankmem_aggregator.lake.layout import (
     ALL_SESSIONS,
     LAKE_PROGRESS,
@@ -46,7 +46,7 @@ def checked_files(files: LakeFiles, rows: pa.Table) -> tuple[DataFile, ...]:
         raise RankmemError(
             Code.INVALID,
             f"{files.place(LAKE_PROGRESS.name)} has no column {lacking[0]}",
-            "give the place that rankmem lake import wrote to",
+            GIVE_A_LAKE,
         )
     nothing = [None] * rows.num_rows
     columns = {name: rows[name].to_pylist() if name in rows.column_names else nothing for name in _COLUMNS}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ from rankmem_aggregator.lake.catalog import newest_version, read_catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.query.local import Asked, InstanceQueries, T
-from rankmem_aggregator.query.types import Parameters
+from rankmem_aggregator.query.types import Parameters, Value
 from rankmem_aggregator.sql import page_texts, query_names, query_text
 from rankmem_aggregator.store import schema
 from rankmem_protos.tables import Table
@@ -100,25 +100,26 @@ class LakeQueries(InstanceQueries):
     @contextlib.contextmanager
     def _asking(self, ask: Asked[T], text: str, parameters: Parameters | None) -> Iterator[T]:
         self._refresh()
-        session = (parameters or {}).get("session")
-        is_known = isinstance(session, str) and session in self._session_ids
-        about = str(session) if is_known and text in _of_one_session() else None
+        about = session_asked(text, parameters or {})
+        if about not in self._session_ids:
+            about = None
         lake = self._instance_of(about)
         lake.check_files(text)
         self._instance = self._lake = lake
-        try:
-            with super()._asking(ask, text, parameters) as answer:
-                yield answer
-        except duckdb.Error as exc:
-            if (fault := lake.fault()) is None:
-                raise
-            raise fault from exc
+        with super()._asking(ask, text, parameters) as answer:
+            yield answer
 
     def _cursor(self, text: str, parameters: Parameters) -> duckdb.DuckDBPyConnection:
         cursor = super()._cursor(text, parameters)
         if needs_aspect(text, parameters) and parameters.get("session") in self._lake.lacking_sessions:
             set_aspect(cursor, text, parameters)
         return cursor
+
+
+def session_asked(text: str, parameters: Mapping[str, Value]) -> str | None:
+    """The session that one of our questions is about, and no other; None: any statement."""
+    session = parameters.get("session")
+    return session if isinstance(session, str) and text in _of_one_session() else None
 
 
 @cache

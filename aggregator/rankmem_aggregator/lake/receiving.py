@@ -75,6 +75,10 @@ class LakeReceiver(BatchWriter):
     def waits_for(self) -> str:
         return f"the lake is written every {self._config.lake_interval_s:g} s"
 
+    @property
+    def unstored_since_ns(self) -> int:
+        return min((received.at_ns for received in self.tail.now().batches), default=0)
+
     def refresh(self) -> None:
         """Learns what others have stored, for queries. Any thread.
 

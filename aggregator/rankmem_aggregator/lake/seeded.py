@@ -55,14 +55,17 @@ class SeededInstance(LakeInstance):
 
     def __init__(self, files: LakeFiles, catalog: Catalog, answers: Mapping[str, pa.Table]) -> None:
         super().__init__(files, catalog)
-        self._macros = frozenset(answers)
         for name, rows in answers.items():
             self._connection.register("found_rows", rows)
             self._connection.execute(f"CREATE TABLE found_{name} AS FROM found_rows")
             self._connection.unregister("found_rows")
+            # Whether or not it is here already; what reads it looks it up by its name each time.
+            self._connection.execute(_found(name))
+            self._missing.pop(name, None)
 
-    def _statements(self, name: str) -> list[str]:
-        signature = _SIGNATURE.search(view_text(name)) if name in self._macros else None
-        if signature is None:
-            return super()._statements(name)
-        return [f"CREATE MACRO {name}{signature[1]} AS TABLE SELECT * FROM found_{name}"]
+
+def _found(name: str) -> str:
+    """The statement that puts an answer in a macro's place."""
+    signature = _SIGNATURE.search(view_text(name))
+    assert signature is not None, f"{name} is no table macro"
+    return f"CREATE OR REPLACE MACRO {name}{signature[1]} AS TABLE SELECT * FROM found_{name}"

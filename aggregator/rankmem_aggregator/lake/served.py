@@ -23,13 +23,15 @@ from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.sequence import Progress
 from rankmem_aggregator.ingest.stored_state import progress_rows
 from rankmem_aggregator.lake.aspects import needs_aspect, set_aspect
-from rankmem_aggregator.lake.files import LakeFiles
+from rankmem_aggregator.lake.files import LakeFiles, said_by_store
 from rankmem_aggregator.lake.freshness import Freshness
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.lake.lanes import Lanes
 from rankmem_aggregator.lake.layout import TABLES
 from rankmem_aggregator.lake.not_here import refusing
+from rankmem_aggregator.lake.queries import session_asked
 from rankmem_aggregator.lake.tail import Received, Tail
+from rankmem_aggregator.query.file_faults import file_error
 from rankmem_aggregator.query.types import Value
 from rankmem_aggregator.store import private_files, schema
 from rankmem_aggregator.store.disk import DISK_SLACK_BYTES, DiskLowError
@@ -319,7 +321,8 @@ class LakeStore:
             with self._showing:
                 self._show(self._tail())
         except (duckdb.Error, OSError) as exc:
-            raise RankmemError(Code.UNAVAILABLE, str(exc), "rankmem lake check") from exc
+            other = RankmemError(Code.UNAVAILABLE, said_by_store(exc), "rankmem lake check")
+            raise file_error(str(exc)) or other from exc
         if failure is not None:
             raise failure
 
@@ -335,7 +338,14 @@ class LakeStore:
                 self._shown = made
 
     def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
-        """Has a cursor show what a question needs of a session whose events are partly on their hosts."""
+        """Compares the files that a question reads, and has a cursor show what it needs of a session whose
+        events are partly on their hosts.
+
+        Raises:
+            RankmemError: as :meth:`LakeInstance.check_files`.
+        """
+        if (shown := self._shown) is not None:
+            shown.check_files(text, session_asked(text, parameters))
         session = {"session": parameters.get("session")}
         if needs_aspect(text, parameters) and cursor.execute(_LACKS, session).fetchone():
             set_aspect(cursor, text, parameters)

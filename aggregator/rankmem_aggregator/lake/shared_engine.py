@@ -29,7 +29,6 @@ class SharedEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.turn = threading.Lock()
-        self._connecting = threading.Lock()
 
     def share(self) -> Engine:
         """The engine for one more reader, which may be closed by itself."""
@@ -37,8 +36,7 @@ class SharedEngine:
 
     def workers(self) -> int:
         """Tasks that the engine runs at once; connects, and raises, as :attr:`Engine.workers`. Any thread."""
-        with self._connecting:
-            return self.engine.workers
+        return self.engine.workers
 
     def close(self) -> None:
         """Ends the workers; may be called twice."""

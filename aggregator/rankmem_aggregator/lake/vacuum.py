@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from rankmem_aggregator.lake.catalog import Catalog, open_progress, read_catalog
 from rankmem_aggregator.lake.delta import LOG_SETTINGS, DeltaLog
 from rankmem_aggregator.lake.files import LakeFiles, Listed, said_by_store
 from rankmem_aggregator.lake.layout import IMPORT_PREFIX, LAKE_PROGRESS, TABLES, is_data_path
+from rankmem_aggregator.lake.moves import STORE_CHECK
 from rankmem_protos.errors import Code, RankmemError
 
 KEPT_HOURS: Final = 24
@@ -56,6 +58,8 @@ def vacuum_lake(address: str, *, dry_run: bool = False, kept_hours: int = KEPT_H
     """
     files = LakeFiles(address)
     read_catalog(files, is_answered=False)  # it is a lake
+    from deltalake.exceptions import DeltaError
+
     try:
         # Listed first: what is committed after this is older in no case.
         before_s = time.time() - kept_hours * 3600
@@ -75,7 +79,7 @@ def vacuum_lake(address: str, *, dry_run: bool = False, kept_hours: int = KEPT_H
             _vacuum_progress(files, kept_hours, dry_run=False)
             for name in (LAKE_PROGRESS.name, *TABLES):
                 _set_up(files, name)
-    except OSError as exc:
+    except (DeltaError, OSError, pa.ArrowException) as exc:
         raise RankmemError(
             Code.EXHAUSTED, f"cannot delete files of {files.root}: {said_by_store(exc)}", "give access"
         ) from exc
@@ -83,11 +87,12 @@ def vacuum_lake(address: str, *, dry_run: bool = False, kept_hours: int = KEPT_H
 
 
 def _listing(files: LakeFiles) -> Iterator[Listed]:
-    """The files of the tables that a rankmem has written, or begun to."""
+    """The files that a rankmem has written, or begun to: of the tables, and of its checks of the store."""
     for name in TABLES:
         for found in files.listing(name):
             if is_data_path(_UNFINISHED.sub(r"\1\2", found.path), name):
                 yield found
+    yield from (found for found in files.listing(STORE_CHECK) if "/_delta_log/" in found.path)
 
 
 def _progress_files(files: LakeFiles) -> list[str]:

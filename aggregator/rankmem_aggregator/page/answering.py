@@ -20,6 +20,7 @@ from rankmem_aggregator.page.parameters import read_parameters
 from rankmem_aggregator.page.pool import Pool, Ticket
 from rankmem_aggregator.page.reading import PageSession, Reading
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
+from rankmem_aggregator.query.missing import and_later
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId
 from rankmem_aggregator.sql import page_text
@@ -53,7 +54,8 @@ class Answering:
 
         def compute(ticket: Ticket) -> Body:
             with self.pool.reader(ticket, limit_s=route.limit_s) as queries:
-                return Body.of(arrow_bytes(route.answer(queries, asked)))
+                answer = route.answer(queries, asked)
+                return Body.of(arrow_bytes(and_later(answer, queries.stale)))
 
         return await self.computing.once((route.path, *_texts(pairs)), _guarded(compute, route.path))
 
@@ -64,16 +66,18 @@ class Answering:
         others = {each: await self.state(each) for each in route.others(asked)}
         seen = [state.watermark, *(each.watermark for each in others.values())]
         key = (state.session_id, *seen, route.path, *_texts(pairs))
-        if (kept := self.cache.get(key)) is not None:
+        if not state.stale and (kept := self.cache.get(key)) is not None:
             return kept
 
-        def compute(ticket: Ticket) -> Body:
+        def compute(ticket: Ticket) -> tuple[Body, bool]:
             with self.pool.reader(ticket, limit_s=route.seconds(asked)) as queries:
                 reading = Reading(queries=queries, session=state, others=others)
-                return Body.of(arrow_bytes(route.answer(reading, asked)))
+                body = Body.of(arrow_bytes(route.answer(reading, asked)))
+                return body, bool(state.stale or queries.stale)
 
-        body = await self.computing.once(key, _guarded(compute, route.path))
-        self.cache.keep(key, body)
+        body, is_stale = await self.computing.once(key, _guarded(compute, route.path))
+        if not is_stale:  # it says so, and the watermark does not move when the store is back
+            self.cache.keep(key, body)
         return body
 
     async def file(self, session_id: str, key: Key, make: Callable[[Reading], bytes]) -> bytes:
@@ -127,7 +131,8 @@ def state_of(queries: Queries, session_id: str) -> PageSession:
     rows = queries.sql(page_text("session_state"), {"session": session_id}).to_pylist()
     if not rows:
         raise _no_session(session_id, queries.target)
-    return PageSession(**{**rows[0], "session_id": SessionId(rows[0]["session_id"])})
+    session = SessionId(rows[0]["session_id"])
+    return PageSession(**{**rows[0], "session_id": session, "stale": queries.stale})
 
 
 def arrow_bytes(answer: pa.Table) -> bytes:

@@ -93,7 +93,7 @@ def one_file(
         "from": chosen.first_ns,
         "to": chosen.last_ns,
         "holds": chosen.text(),
-        "missing": list(missing),
+        "missing": [*missing, *([queries.stale] if queries.stale else [])],
         "notKept": kept.failed,
         "notInKeys": sorted(NOT_IN_KEYS),
         "defaults": _defaults(),

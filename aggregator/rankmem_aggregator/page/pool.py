@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from rankmem_aggregator.query.asking import one_answer
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 
@@ -104,7 +105,8 @@ class Pool:
                 try:
                     if ticket.cancelled:
                         raise _given_up(ticket)
-                    yield reader
+                    with one_answer(reader):
+                        yield reader
                 except RankmemError as exc:
                     if ticket.cancelled:
                         raise _given_up(ticket) from exc

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from rankmem_aggregator.page.as_sql import as_sql, named_in
 from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.query.asking import answered
+from rankmem_aggregator.query.missing import and_later, with_missing
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId, Value
 from rankmem_aggregator.sql import optional_of, page_text
@@ -41,6 +42,8 @@ class PageSession:
     ended: bool
     watermark: str
     """Changes whenever anything of the session does."""
+    stale: str = ""
+    """What this may lack, see ``Queries.stale``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,15 +159,17 @@ class Reading:
         return rows.replace_schema_metadata(metadata)
 
     def _missing(self) -> pa.Table:
-        """A table without columns whose metadata says what is missing: of a session that ended found once."""
+        """A table without columns whose metadata says what is missing: of a session that ended found once.
+
+        That a store is away is not kept: it does not move the watermark.
+        """
         session = self.session
 
         def find() -> pa.Table:
-            return self.queries.with_missing(pa.table({}), session.session_id)
+            return with_missing(pa.table({}), self.queries.recent_missing(session.session_id))
 
-        if not session.ended:
-            return find()
-        return _kept.get((*self._state(), "missing"), find)
+        known = _kept.get((*self._state(), "missing"), find) if session.ended else find()
+        return and_later(known, self.queries.stale or session.stale)
 
     def _state(self) -> tuple[str, str, str]:
         return self.queries.target, self.session.session_id, self.session.watermark

@@ -6,9 +6,12 @@ Stage: query, in the reader's process. In: the message; out: plain figures for d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from rankmem_protos.query_pb2 import StatusReply
+if TYPE_CHECKING:
+    from rankmem_protos.query_pb2 import (
+        StatusReply,
+    )  # loads protobuf, which one who reads a file does not need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,8 @@ class AggregatorState:
     log_bytes: int
     disk_free_bytes: int
     rss_bytes: int
+    unstored_since_ns: int
+    """Arrival of the oldest batch that its answers have and the lake's files do not; 0: there is none."""
 
     @classmethod
     def of(cls, reply: StatusReply) -> Self:
@@ -63,4 +68,5 @@ class AggregatorState:
             log_bytes=reply.log_bytes,
             disk_free_bytes=reply.disk_free_bytes,
             rss_bytes=reply.rss_bytes,
+            unstored_since_ns=reply.unstored_since_ns,
         )

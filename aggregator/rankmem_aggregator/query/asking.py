@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from rankmem_aggregator.query.missing import with_missing
+from rankmem_aggregator.query.missing import and_later, with_missing
 from rankmem_aggregator.query.older_version import check_groups, explained
 from rankmem_aggregator.query.types import Parameters, SessionId, Value
 from rankmem_aggregator.sql import query_text
@@ -44,6 +44,10 @@ class Asking(abc.ABC):
     """What was opened: the path or the address, for messages."""
     stale: str = ""
     """What the last answer may lack since a store is away, in a sentence; empty: nothing."""
+    gathers_stale: bool = False
+    """Whether ``stale`` is of all answers since it was emptied: of a verb, an export or a page's request."""
+    _goes_on: bool = False
+    """Whether the next statement is of the same answer as the last."""
     _answers: dict[tuple[str, str], pa.Table] | None = None
     """Within :func:`each_once`: what was answered, by statement and parameters."""
     _known_missing: tuple[str, float, list[dict[str, Any]]] = ("", 0.0, [])
@@ -120,7 +124,9 @@ class Asking(abc.ABC):
         Its ``session_id`` is a :class:`SessionId`, so that further questions need not look it up. Arguments
         and errors are those of :meth:`session_id`.
         """
-        row = _the_session(self._ask("session_row", session=session).to_pylist(), session, self.target)
+        matches = self._ask("session_row", session=session).to_pylist()
+        self._goes_on = False
+        row = _the_session(matches, session, self.target)
         return {**row, "session_id": SessionId(row["session_id"])}
 
     def session_facts(self, session: str | None = None) -> dict[str, Any]:
@@ -136,6 +142,7 @@ class Asking(abc.ABC):
             if not _lacks(exc, "session_facts"):
                 raise
             return self.session_row(session)
+        self._goes_on = False
         row = _the_session(matches, session, self.target)
         return {**row, "session_id": SessionId(row["session_id"])}
 
@@ -149,7 +156,9 @@ class Asking(abc.ABC):
         Columns: those of the view ``incompleteness``: session_id, attempt, rank, why, what, detail, since_ns,
         since_utc, records, is_bytes, sentence.
         """
-        return self._missing(self.session_id(session))
+        rows = self._missing(self.session_id(session))
+        self._goes_on = False
+        return rows
 
     def _missing(self, full_id: str) -> pa.Table:
         try:
@@ -171,7 +180,7 @@ class Asking(abc.ABC):
         """The rows; an error where there are none because the session has no such rank, attempt or device."""
         if rows.num_rows or (rank, attempt, device) == (None, None, None):
             return rows
-        known = self.ranks(full_id).to_pylist()
+        known = self._ask("ranks", session=full_id).to_pylist()
         whose = f"session {full_id}"
         if rank is not None:
             known = [row for row in known if row["rank"] == rank]
@@ -192,6 +201,7 @@ class Asking(abc.ABC):
             answer = asked(query_text(name), parameters)
         except RankmemError as exc:
             raise explained(exc, self.target) from exc
+        self._goes_on = "session" in parameters
         if "by" in parameters:
             by = str(parameters["by"])
             check_groups(answer, by, self.target, lambda: self._knows_group(by))
@@ -211,11 +221,22 @@ class Asking(abc.ABC):
 
     def with_missing(self, answer: pa.Table, full_id: str) -> pa.Table:
         """An answer about the session of this full id, with what is missing from it in the metadata."""
+        missing = self.recent_missing(full_id)
+        self._goes_on = False
+        return and_later(with_missing(answer, missing), self.stale)
+
+    def recent_missing(self, full_id: str) -> list[dict[str, Any]]:
+        """The rows of ``incompleteness`` for the session of this id, shared by the answers of a moment."""
         of_session, asked_s, missing = self._known_missing
         if of_session != full_id or time.monotonic() - asked_s > MISSING_FRESH_S:
             asked_s, missing = time.monotonic(), self._missing(full_id).to_pylist()
-            self._known_missing = full_id, asked_s, missing
-        return with_missing(answer, missing, self.stale)
+            if not self.stale:
+                self._known_missing = full_id, asked_s, missing
+        return missing
+
+    def _heard(self, stale: str) -> None:
+        """Takes down what the answer of a statement may lack."""
+        self.stale = stale or (self.stale if self._goes_on or self.gathers_stale else "")
 
 
 @contextlib.contextmanager
@@ -224,9 +245,22 @@ def each_once(store: Asking) -> Iterator[None]:
     before = store._answers
     store._answers = {} if before is None else before
     try:
-        yield
+        with one_answer(store):
+            yield
     finally:
         store._answers = before
+
+
+@contextlib.contextmanager
+def one_answer(store: Asking) -> Iterator[None]:
+    """All that is asked within it is for one answer: ``stale`` is of all of it."""
+    before = store.gathers_stale
+    if not before:
+        store.gathers_stale, store.stale = True, ""
+    try:
+        yield
+    finally:
+        store.gathers_stale = before
 
 
 def answered(store: Asking, text: str, parameters: Parameters | None = None) -> pa.Table:

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from rankmem_aggregator.query.aggregator_state import AggregatorState
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.sql import query_text
 
@@ -141,6 +142,30 @@ def fetch_peak(
         found.size_bytes += _size(new)
         room = None if bytes_max is None else bytes_max - found.size_bytes
     return found
+
+
+def is_stored_within(state: Callable[[], AggregatorState], timeout_s: float) -> bool:
+    """Waits until what an aggregator has received by now is stored: its answers have it before that, those of
+    others, who read the lake's files, do not.
+
+    Args:
+        state: asks the aggregator.
+        timeout_s: longest wait.
+
+    Returns:
+        False if it was not in time.
+
+    Raises:
+        RankmemError: the aggregator does not answer.
+    """
+    deadline_s, now = time.monotonic() + timeout_s, state()
+    came_ns = now.now_ns
+    while 0 < now.unstored_since_ns <= came_ns:
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(POLL_S / 4)
+        now = state()
+    return True
 
 
 def stretches_at_peak(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rankmem_aggregator.insights.answer import Answer
-    from rankmem_aggregator.insights.diff import Limit
+    from rankmem_aggregator.insights.diff_limits import Limit
     from rankmem_aggregator.insights.lives import Trace
 
 NO_END: Final = "the run has no end: it may still go on, and higher"
@@ -105,14 +105,16 @@ class InsightQuestions(Asking):
             base: the session before the change; see :meth:`session_id`.
             head: the one after it.
             base_in: where ``base`` is; None: here. Its session may be None then, the newest.
-            limits: by figure (peak, held, allocated) how much worse it may get: ``insights.diff.Limit``.
+            limits: by figure (peak, held, allocated) how much worse it may get
+                (``insights.diff_limits.Limit``).
 
         Returns:
             An answer, a finding where head is worse, whose rows are figures and then parts of the rank that
             changed most for the worse; columns: ``insights.diff.SCHEMA``. It cannot tell below five steps,
             where ranks are incomplete, and where inputs do not overlap.
         """
-        from rankmem_aggregator.insights.diff import SCHEMA, Recorded, diff_of
+        from rankmem_aggregator.insights.diff import SCHEMA, diff_of
+        from rankmem_aggregator.insights.diff_steps import Recorded
 
         def recorded(queries: Asking, session: str | None) -> Recorded:
             full_id = queries.session_id(session)

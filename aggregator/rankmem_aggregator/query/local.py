@@ -18,6 +18,8 @@ from typing import Final, TypeVar
 import duckdb
 import pyarrow as pa
 
+from rankmem_aggregator.query.arrow_batches import batches_of
+from rankmem_aggregator.query.file_faults import file_error
 from rankmem_aggregator.query.interrupts import Interrupts
 from rankmem_aggregator.query.not_here import not_here_error
 from rankmem_aggregator.query.queries import Queries
@@ -59,21 +61,21 @@ class InstanceQueries(Queries):
         self._interrupts = Interrupts()
 
     def sql(self, text: str, parameters: Parameters | None = None) -> pa.Table:
-        with _translating(), self._asking(_executed, text, parameters) as result:
+        with translating(), self._asking(_executed, text, parameters) as result:
             return result.to_arrow_table()
 
     def stream(self, text: str, parameters: Parameters | None = None) -> Iterator[pa.RecordBatch]:
-        with _translating(), self._asking(_related, text, parameters) as relation:
+        with translating(), self._asking(_related, text, parameters) as relation:
             reader = relation.to_arrow_reader(BATCH_ROWS)
             empty = True
-            for batch in reader:
+            for batch in batches_of(reader):
                 empty = False
                 yield batch
             if empty:
                 yield pa.RecordBatch.from_pylist([], schema=reader.schema)
 
     def copy_to(self, out_path: Path) -> None:
-        with _translating(), self._instance.snapshot() as (cursor, present):
+        with translating(), self._instance.snapshot() as (cursor, present):
             export_duckdb(cursor, out_path, present)
 
     def interrupt(self) -> None:
@@ -162,7 +164,8 @@ class LocalQueries(InstanceQueries):
 
 
 @contextlib.contextmanager
-def _translating() -> Iterator[None]:
+def translating() -> Iterator[None]:
+    """Within it errors of DuckDB's become ours."""
     try:
         yield
     except duckdb.Error as exc:
@@ -190,12 +193,12 @@ def _failed(exc: duckdb.Error) -> RankmemError:
     message = str(exc)
     if (not_here := not_here_error(message)) is not None:
         return not_here
+    if (of_file := file_error(message)) is not None:
+        return of_file
     if isinstance(exc, duckdb.PermissionException) or _LOCKED in message:
         return RankmemError(Code.DENIED, message, _UNSAFE_HINT)
     if isinstance(exc, _EXHAUSTED):
         return RankmemError(Code.EXHAUSTED, message, "ask for less: filter by session_id and rank")
-    if isinstance(exc, duckdb.IOException):
-        return RankmemError(Code.INVALID, message, "of a lake: rankmem lake check lists what cannot be read")
     if isinstance(exc, duckdb.CatalogException):
         return RankmemError(Code.INVALID, message, "docs/schema.md lists the tables, docs/sql.md the views")
     if any(words in message for words in _READ_ONLY):

@@ -39,24 +39,24 @@ def is_exact(missing: Sequence[Mapping[str, Any]]) -> bool | None:
     return False if True in known else None if None in known else True
 
 
-def with_missing(answer: pa.Table, missing: Sequence[Mapping[str, Any]], stale: str = "") -> pa.Table:
+def with_missing(answer: pa.Table, missing: Sequence[Mapping[str, Any]]) -> pa.Table:
     """The answer with what is missing from its session in the schema's metadata.
 
     Args:
         answer: the rows.
         missing: rows of ``incompleteness``.
-        stale: what else it may lack, see ``Queries.stale``.
     """
-    exact = is_exact(missing)
     metadata = {
-        COMPLETE_KEY: str(None if stale and exact else exact).encode(),
-        MISSING_KEY: json.dumps([*lines(missing), *([stale] if stale else [])]).encode(),
+        COMPLETE_KEY: str(is_exact(missing)).encode(),
+        MISSING_KEY: json.dumps(lines(missing)).encode(),
     }
     return answer.replace_schema_metadata({**(answer.schema.metadata or {}), **metadata})
 
 
 def and_later(answer: pa.Table, sentence: str) -> pa.Table:
-    """An answer with one more line on what it lacks, which is not known before it happens."""
+    """An answer with one more line on what it lacks, which is not known before it happens; empty: none."""
+    if not sentence:
+        return answer
     metadata = {
         COMPLETE_KEY: b"False" if is_complete(answer) is False else b"None",
         MISSING_KEY: json.dumps([*(missing_of(answer) or ()), sentence]).encode(),

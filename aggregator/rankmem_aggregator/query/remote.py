@@ -110,8 +110,8 @@ class RemoteQueries(Queries):
         call = self._stub.Sql(request, metadata=self._line.metadata)
         try:
             with self._interrupts.running(call.cancel):
+                self._heard(_stale_of(call))
                 yield from _without_empty(batch for chunk in call for batch in _batches(chunk.arrow_ipc))
-            self.stale = _stale_of(call)
         except grpc.RpcError as exc:
             raise self._error_of(exc) from exc
         finally:
@@ -123,7 +123,9 @@ class RemoteQueries(Queries):
         unfinished = out_path.with_name(f"{out_path.name}.{os.getpid()}.tmp")
         try:
             with open(os.open(unfinished, _NEW, PRIVATE_MODE), "wb") as file:
-                for chunk in self._stub.ExportDatabase(ExportRequest(), metadata=self._line.metadata):
+                call = self._stub.ExportDatabase(ExportRequest(), metadata=self._line.metadata)
+                self._heard(_stale_of(call))
+                for chunk in call:
                     file.write(chunk.data)
             unfinished.replace(out_path)
         except grpc.RpcError as exc:
@@ -241,7 +243,7 @@ def _trailing(exc: grpc.RpcError) -> dict[str, str]:
 
 def _stale_of(call: grpc.Call) -> str:
     """What the aggregator says that its answer may lack."""
-    found = dict(call.trailing_metadata() or ()).get(STALE_KEY, b"")
+    found = dict(call.initial_metadata() or ()).get(STALE_KEY, b"")
     return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 

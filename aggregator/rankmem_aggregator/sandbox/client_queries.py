@@ -15,11 +15,14 @@ import duckdb
 import pyarrow as pa
 
 from rankmem_aggregator.config import AggregatorConfig
+from rankmem_aggregator.query.arrow_batches import batches_of
+from rankmem_aggregator.query.file_faults import file_error
 from rankmem_aggregator.query.not_here import not_here_error
 from rankmem_aggregator.sandbox.catalog import Catalog, read_catalog
 from rankmem_aggregator.sandbox.memory_watch import MemoryWatch
 from rankmem_aggregator.sandbox.statements import check_statement
 from rankmem_aggregator.store.instance import is_invalidating
+from rankmem_aggregator.store.schema import ALL_TABLES
 from rankmem_aggregator.store.served import ServedStore
 from rankmem_aggregator.supervision.crashed_statements import StatementGuard
 from rankmem_protos.errors import Code, RankmemError
@@ -45,11 +48,16 @@ def _unwatched(stop: Callable[[], None]) -> None:
     """For statements without a client to watch: they end by themselves or at their time limit."""
 
 
+def _unheard(stale: str) -> None:
+    """For statements without a client to hear it."""
+
+
 class _Running:
     """A statement under way, with the reason if it was interrupted."""
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        self.cursor = cursor
+    def __init__(self, store: ServedStore) -> None:
+        self.stale = store.stale  # looked up first: what comes in between is not missing
+        self.cursor = store.cursor()
         self.stopped_by: RankmemError | None = None
         self._lock = threading.Lock()
         self._finished = False
@@ -104,6 +112,7 @@ class ClientQueries:
         timeout_s: float = 0.0,
         row_limit: int = 0,
         watch: Watch = _unwatched,
+        told: Callable[[str], None] = _unheard,
     ) -> Iterator[pa.RecordBatch]:
         """The result in batches; the first comes even without rows, for the schema.
 
@@ -112,6 +121,7 @@ class ClientQueries:
             timeout_s: of the whole, reading the result included; 0 or above the server's: the server's.
             row_limit: more rows end the result with an error; 0 or above the server's: the server's.
             watch: gets a function that stops the statement, to be called when its client is gone.
+            told: gets what the result may lack since a store is away; see ``ServedStore.stale``.
 
         Raises:
             RankmemError: DENIED, INVALID for wrong SQL, EXHAUSTED at a limit.
@@ -119,7 +129,7 @@ class ClientQueries:
         timeout_s = self.time_limit_s(timeout_s)
         row_limit = min(row_limit or self._config.query_row_limit, self._config.query_row_limit)
         tried = None if self._guard is None else self._guard.running(sql, parameters)
-        with self.reading(timeout_s, watch, tried) as cursor:
+        with self._reading(timeout_s, watch, told, tried) as cursor:
             if self._catalog is None:  # two threads may both read it: the same
                 self._catalog = read_catalog(cursor)
             check_statement(cursor, sql, self._catalog)
@@ -129,17 +139,30 @@ class ClientQueries:
 
     @contextmanager
     def reading(
-        self, timeout_s: float, watch: Watch = _unwatched, tried: AbstractContextManager[None] | None = None
+        self, timeout_s: float, watch: Watch = _unwatched, told: Callable[[str], None] = _unheard
     ) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor in a read-only transaction: one state of the database, until its time is up.
+        """A cursor in a read-only transaction, for all tables: one state of the database.
 
         Args:
             timeout_s: until it is stopped.
-            watch: as of :meth:`run`.
-            tried: entered when it is admitted, left when it has ended.
+            watch: as of :meth:`run`, likewise told.
         """
+        with self._reading(timeout_s, watch, told) as cursor:
+            self._store.prepare(cursor, " ".join(ALL_TABLES), {})
+            yield cursor
+
+    @contextmanager
+    def _reading(
+        self,
+        timeout_s: float,
+        watch: Watch,
+        told: Callable[[str], None],
+        tried: AbstractContextManager[None] | None = None,
+    ) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Such a cursor; ``tried`` is entered when it is admitted, left when it has ended."""
         running = self._admit()
         try:
+            told(running.stale)
             with tried or nullcontext(), self._in_time(running, timeout_s, watch):
                 yield running.cursor
         finally:
@@ -190,7 +213,7 @@ class ClientQueries:
                     f"{self._config.queries_max} statements are running already",
                     "try again in a moment",
                 )
-            running = _Running(self._store.cursor())
+            running = _Running(self._store)
             self._running.add(running)
         return running
 
@@ -223,7 +246,7 @@ class ClientQueries:
 def _limited(reader: pa.RecordBatchReader, row_limit: int) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pylist([], schema=reader.schema)
     num_rows = 0
-    for batch in reader:
+    for batch in batches_of(reader):
         num_rows += batch.num_rows
         if num_rows > row_limit:
             raise RankmemError(
@@ -240,6 +263,8 @@ def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError
     text = str(exc).partition(_STACK_TRACE)[0].rstrip()
     if (not_here := not_here_error(text)) is not None:
         return not_here
+    if (of_file := file_error(text)) is not None:
+        return of_file
     if isinstance(exc, duckdb.OutOfMemoryException | MemoryError) or "Out of Memory" in text:
         return RankmemError(
             Code.EXHAUSTED,

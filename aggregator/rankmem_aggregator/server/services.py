@@ -28,7 +28,7 @@ import pyarrow as pa
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.ingest.batch_writer import BatchWriter
 from rankmem_aggregator.sandbox.client_queries import ClientQueries, Parameter
-from rankmem_aggregator.server.grpc_errors import abort
+from rankmem_aggregator.server.grpc_errors import TEXT_BYTES_MAX, abort
 from rankmem_aggregator.server.ingest_call import IngestCall
 from rankmem_aggregator.server.orders import ASKED_BY_CHARS_MAX, Asked, Given, Orders
 from rankmem_aggregator.server.peers import CallSlots, cut_after, host_of
@@ -240,13 +240,12 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 timeout_s=request.timeout_s,
                 row_limit=request.row_limit,
                 watch=context.add_callback,
+                told=lambda stale: _tell(context, stale),
             )
             with cut_after(self._queries.time_limit_s(request.timeout_s) + READ_GRACE_S, context):
                 for batch in _without_empty(batches):
                     for data in _chunks(batch):
                         yield query_pb2.SqlChunk(arrow_ipc=data)
-            if stale := self._store.stale:
-                context.set_trailing_metadata(((STALE_KEY, stale.encode()),))
         except RankmemError as exc:
             self._writer.errors.add("query", exc.code)
             abort(context, exc)
@@ -263,7 +262,9 @@ class QueryService(query_pb2_grpc.QueryServicer):
                 ) as folder,
             ):
                 path = Path(folder) / "copy.duckdb"
-                with self._queries.reading(EXPORT_TIMEOUT_S, context.add_callback) as cursor:
+                with self._queries.reading(
+                    EXPORT_TIMEOUT_S, context.add_callback, lambda stale: _tell(context, stale)
+                ) as cursor:
                     export_duckdb(cursor, path)
                 with path.open("rb") as file, cut_after(EXPORT_READ_S, context):
                     while data := file.read(FILE_CHUNK_BYTES):
@@ -306,6 +307,7 @@ class QueryService(query_pb2_grpc.QueryServicer):
             lag_ns=alive.lag_ns,
             sessions_pruned=self._writer.num_pruned,
             messages_damaged=self._writer.errors.num_damaged,
+            unstored_since_ns=self._writer.unstored_since_ns,
         )
 
     def Fetch(self, request: query_pb2.FetchRequest, context: grpc.ServicerContext) -> query_pb2.FetchReply:
@@ -347,6 +349,12 @@ class QueryService(query_pb2_grpc.QueryServicer):
             for entry in self._store.path.parent.iterdir():
                 if re.fullmatch(re.escape(self._export_prefix) + _TEMPORARY_NAME, entry.name):
                     shutil.rmtree(entry, ignore_errors=True)
+
+
+def _tell(context: grpc.ServicerContext, stale: str) -> None:
+    """Sends what an answer may lack, before its rows."""
+    if stale:
+        context.send_initial_metadata(((STALE_KEY, stale.encode()[:TEXT_BYTES_MAX]),))
 
 
 def _draining() -> RankmemError:

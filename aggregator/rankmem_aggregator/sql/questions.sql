@@ -248,6 +248,20 @@ SELECT * FROM incompleteness
 WHERE session_id = $session
 ORDER BY attempt, rank, since_ns NULLS FIRST, why, what, detail, sentence;
 
+-- name: optimizers_of_ranks
+-- Question: Which optimizers ended the steps of each rank?
+-- Parameters:
+--   session (text): session id
+--   rank (count): global rank; NULL for all
+-- Columns:
+--   attempt, rank: whose
+--   optimizer: its class; user where the user marked the step; model call where there is no optimizer
+-- Scatter: hosts
+SELECT DISTINCT attempt, rank, optimizer
+FROM step
+WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank) AND optimizer IS NOT NULL
+ORDER BY attempt, rank, optimizer;
+
 -- name: rank_coordinates
 -- Question: Where in the job is each rank: its host, and its parallel coordinates where it reported any?
 -- Parameters:

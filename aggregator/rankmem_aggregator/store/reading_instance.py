@@ -19,7 +19,7 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +59,8 @@ _HOLDS_ANOTHER: Final = frozenset({duckdb.StatementType.EXPLAIN, duckdb.Statemen
 statements. DuckDB lets it write to an attached file itself, whatever is confined (2.0)."""
 _WORD: Final = re.compile(r"\w+")
 _CATALOG_WORDS: Final = re.compile(
-    r"\b(?:show|describe|information_schema|query_table|duckdb_\w+|pragma\w*|pg_\w+|sqlite_\w+)\b"
-    r"|\bquery\s*\(|(?:^|;)\s*desc\b",
+    r"\b(?:show|describe|information_schema|query|query_table|duckdb_\w+|pragma\w*|pg_\w+|sqlite_\w+)\b"
+    r"|(?:^|;)\s*desc\b",
     re.IGNORECASE,
 )
 """A statement with one of these may read the catalog."""
@@ -115,8 +115,7 @@ class ConfinedInstance:
         """A new connection, with the views that the statement names, in a read-only transaction."""
         cursor = self._connection.cursor()
         if text not in self._let_through:
-            asks_for_catalog = _CATALOG_WORDS.search(without_texts(text))
-            self._make(frozenset(_in_order()) if asks_for_catalog else needed_names(text))
+            self._make(names_read(text))
             _check_kinds(cursor, text)
             if len(self._let_through) < TEXTS_KNOWN_MAX:
                 self._let_through.add(text)
@@ -301,6 +300,14 @@ def _in_order() -> tuple[str, ...]:
 def _text_of(name: str) -> str:
     folder, _, view = name.rpartition(".")
     return mindstudio_text(view) if folder else view_text(view)
+
+
+@lru_cache(maxsize=TEXTS_KNOWN_MAX)
+def names_read(text: str) -> frozenset[str]:
+    """The tables and views that a statement may read: all where it may look them up in the catalog."""
+    if _CATALOG_WORDS.search(without_texts(text)):
+        return frozenset(_in_order())
+    return needed_names(text)
 
 
 def needed_names(text: str) -> frozenset[str]:

@@ -80,7 +80,11 @@ class ServedStore(Protocol):
         """
 
     def prepare(self, cursor: duckdb.DuckDBPyConnection, text: str, parameters: Mapping[str, Value]) -> None:
-        """Has a cursor show what a question needs, where not all rows of its session are here."""
+        """Has a cursor show what a question needs, where not all rows of its session are here.
+
+        Raises:
+            RankmemError: what it reads is not what was stored.
+        """
 
     def close(self) -> None:
         """Ends it. Idempotent."""

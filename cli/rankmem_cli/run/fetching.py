@@ -5,6 +5,7 @@ Stage: the verb's process. In: an aggregator, a session and ranks; out: a report
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,10 +47,12 @@ def fetch_events(target: Target, session: str | None, wanted: Wanted, *, timeout
 
     Raises:
         RankmemError: INVALID without an aggregator, or for options that exclude each other; UNAVAILABLE if
-            some did not come, NOT_FOUND if some are gone.
+            some did not come, or were not stored in time; NOT_FOUND if some are gone.
     """
+    from rankmem_aggregator.query.fetching import is_stored_within
     from rankmem_aggregator.query.remote import RemoteQueries
 
+    deadline_s = time.monotonic() + timeout_s
     if target.aggregator is None:
         raise RankmemError(
             Code.INVALID, "events are brought by a running aggregator", "rankmem fetch --aggregator HOST:PORT"
@@ -70,7 +73,15 @@ def fetch_events(target: Target, session: str | None, wanted: Wanted, *, timeout
                 timeout_s,
                 lambda came, all_of_them: update(f"rankmem: {came} of {all_of_them} stretches came"),
             )
-    _report(found, row["session_id"], target.aggregator, timeout_s)
+        _report(found, row["session_id"], target.aggregator, timeout_s)
+        with show_progress("rankmem: waiting until the lake has them"):
+            is_stored = is_stored_within(queries.aggregator_state, deadline_s - time.monotonic())
+    if not is_stored:
+        raise RankmemError(
+            Code.UNAVAILABLE,
+            f"{target.aggregator} has not written all that it received to its lake in {timeout_s:g} s",
+            "ask with --aggregator meanwhile; rankmem status --aggregator says what it waits for",
+        )
 
 
 def _fetched(

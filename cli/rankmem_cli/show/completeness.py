@@ -108,7 +108,6 @@ def note_incomplete_sessions(queries: Queries) -> None:
     """Notes which sessions lack events, after an answer that may concern any; a failure is only noted."""
     from rankmem_protos.errors import RankmemError
 
-    note_stale(queries)
     try:
         sessions = _unless_older(queries.incomplete_sessions)
     except RankmemError as exc:

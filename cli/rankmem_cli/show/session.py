@@ -61,7 +61,9 @@ def open_queries(target: Target, *, unsafe: bool = False) -> Queries:
 @contextmanager
 def open_session(target: Target, session: str | None) -> Iterator[tuple[Queries, SessionFacts]]:
     """Opens the target and finds the session in it; raises what ``open_queries`` and ``session_facts`` do."""
-    with open_queries(target) as queries:
+    from rankmem_aggregator.query.asking import one_answer
+
+    with open_queries(target) as queries, one_answer(queries):
         yield queries, session_facts(queries, session)
 
 

@@ -103,6 +103,7 @@ class TopView:
         """
         from rankmem_aggregator.query.missing import lines
 
+        self._queries.stale = ""
         try:
             rows = self._queries.top(self._facts.session_id)
             self._missing = lines(self._queries.incompleteness(self._facts.session_id).to_pylist())

@@ -14,7 +14,7 @@ from rankmem_cli.args.sizes import parse_size
 from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
-    from rankmem_aggregator.insights.diff import Limit
+    from rankmem_aggregator.insights.diff_limits import Limit
 
 FIGURES = ("peak", "held", "allocated")
 
@@ -127,7 +127,7 @@ def _limits(texts: list[str]) -> dict[str, Limit]:
     Raises:
         RankmemError: INVALID for one that is none.
     """
-    from rankmem_aggregator.insights.diff import Limit
+    from rankmem_aggregator.insights.diff_limits import Limit
 
     found: dict[str, Limit] = {}
     for text in texts:

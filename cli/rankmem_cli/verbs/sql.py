@@ -54,7 +54,7 @@ def sql(
     untrusted: its tables are read through rankmem's own views, and no other file is read or written.
     """
     from rankmem_cli.show.answer_file import check_out, write_answer
-    from rankmem_cli.show.completeness import note_incomplete_sessions
+    from rankmem_cli.show.completeness import note_incomplete_sessions, note_stale
     from rankmem_cli.show.render import first_rows, note, show_stream
     from rankmem_cli.show.session import open_queries
 
@@ -68,8 +68,10 @@ def sql(
     ) as queries:
         if out is None:
             show_stream(queries.stream(text), limit, output=output, table_rows=TABLE_ROWS)
+            note_stale(queries)
             note_incomplete_sessions(queries)
             return
         count = write_answer(first_rows(queries.stream(text), limit), out)
+        note_stale(queries)
         note_incomplete_sessions(queries)
     note(f"wrote {out}: {count:,} rows")

@@ -1,4 +1,4 @@
-"""Two ranks of DeepSpeed's ZeRO on CPU: ``with_zero.py STAGE``; prints each loss of rank 0."""
+"""Two ranks of DeepSpeed's ZeRO on CPU: ``with_zero.py STAGE [groups]``; prints each loss of rank 0."""
 
 import sys
 
@@ -15,7 +15,12 @@ config = {
     "zero_optimization": {"stage": int(sys.argv[1])},
     "zero_allow_untested_optimizer": True,
 }
-engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+groups = [
+    {"params": [each for each in model.parameters() if (each.dim() > 1) == decays]}
+    for decays in (True, False)
+]
+parameters = groups if "groups" in sys.argv else model.parameters()
+engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=config)
 torch.manual_seed(dist.get_rank())
 for _ in range(5):
     loss = engine(torch.randn(8, 256)).square().mean()

@@ -176,11 +176,12 @@ export class Panel {
     announce(`${this.heading.textContent}: ${error.message}`);
   }
 
-  // An answer over a gap is marked: its bytes may be wrong.
+  // An answer over a gap is marked, as its bytes may be wrong, and one from before a store went away.
   mark(answers) {
-    const lines = answers.flatMap((answer) => (answer.complete === "False" ? answer.missing : []));
+    const lines = answers.flatMap((answer) => (answer.complete === "True" ? [] : answer.missing));
+    const isWrong = answers.some((answer) => answer.complete === "False");
     this.element.classList.toggle("incomplete", lines.length > 0);
-    this.heading.title = lines.length ? `not exact: ${[...new Set(lines)].join("; ")}` : "";
+    this.heading.title = lines.length ? `${isWrong ? "not exact" : "may not be exact"}: ${[...new Set(lines)].join("; ")}` : "";
   }
 
   // The statement of the rows, as `rankmem sql` runs it.

@@ -21,4 +21,4 @@ WHERE time_ms <= $until_ms
     AND time_ms >= coalesce(
         (SELECT max(e.time_ms) FROM course AS e WHERE e.legend = course.legend AND e.time_ms <= $from_ms), $from_ms
     )
-ORDER BY legend, time_ms;
+ORDER BY legend, time_ms, mb;

@@ -9,6 +9,7 @@
 --   operator: that made them
 --   module: of the first of their modules by name
 --   category: of the first of their categories by name, as known when the block was sent
+--   kind: what all of them meant last; NULL where they did not mean the same
 --   place (count): of the step among the rank's, from 0, in order of their ends
 --   change_bytes (bytes): after this step less after the one before; of the first, what is held after it
 --   change_blocks (count): the same of the number of blocks. Steps without a change have no row
@@ -18,11 +19,16 @@ WITH ended AS MATERIALIZED (
     SELECT
         attempt,
         rank,
-        max(seq) AS seq,
-        row_number() OVER (PARTITION BY attempt, rank ORDER BY max(seq)) - 1 AS place
-    FROM step
-    WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank) AND seq IS NOT NULL
-    GROUP BY attempt, rank, step
+        seq,
+        row_number() OVER (PARTITION BY attempt, rank ORDER BY seq) - 1 AS place
+    FROM training_step($session, of_rank := $rank)
+    WHERE seq IS NOT NULL
+),
+last_meaning AS (
+    SELECT attempt, rank, device, allocation_id, arg_max(category, (seq, time_ns)) AS category
+    FROM category_change
+    WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
+    GROUP BY attempt, rank, device, allocation_id
 ),
 -- Most blocks die within the step that made them and are in no answer.
 held AS MATERIALIZED (
@@ -33,6 +39,7 @@ held AS MATERIALIZED (
         b.operator,
         b.module,
         b.first_category AS category,
+        coalesce(m.category, b.first_category) AS meaning,
         b.forward_stack_id,
         b.stack_id,
         coalesce(b.requested_bytes, b.size_bytes) AS bytes,
@@ -40,6 +47,11 @@ held AS MATERIALIZED (
         e.place
     FROM allocation_life AS b
     ASOF INNER JOIN ended AS e ON b.attempt = e.attempt AND b.rank = e.rank AND b.allocation_id <= e.seq
+    LEFT JOIN last_meaning AS m
+        ON b.attempt = m.attempt
+        AND b.rank = m.rank
+        AND b.device = m.device
+        AND b.allocation_id = m.allocation_id
     WHERE b.session_id = $session
         AND ($rank::INTEGER IS NULL OR b.rank = $rank)
         AND (b.freed_seq IS NULL OR b.freed_seq > e.seq)
@@ -70,6 +82,7 @@ SELECT
     c.operator,
     min(c.module) AS module,
     min(c.category) AS category,
+    CASE WHEN min(c.first_meaning) = max(c.last_meaning) THEN min(c.first_meaning) END AS kind,
     c.place,
     sum(c.bytes)::BIGINT AS change_bytes,
     sum(c.blocks)::BIGINT AS change_blocks,
@@ -77,6 +90,7 @@ SELECT
 FROM (
     SELECT attempt, rank, device, line_stack_id AS stack_id, operator, place,
         min(module) AS module, min(category) AS category, sum(bytes) AS bytes, sum(blocks) AS blocks,
+        min(meaning) AS first_meaning, max(meaning) AS last_meaning,
         coalesce(sum(bytes) FILTER (WHERE blocks > 0), 0) AS made
     FROM (
         SELECT

@@ -14,10 +14,9 @@ WITH ended AS (
         attempt,
         rank,
         step,
-        row_number() OVER (PARTITION BY attempt, rank ORDER BY max(seq)) - 1 AS place
-    FROM step
-    WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank) AND seq IS NOT NULL
-    GROUP BY attempt, rank, step
+        row_number() OVER (PARTITION BY attempt, rank ORDER BY seq) - 1 AS place
+    FROM training_step($session, of_rank := $rank)
+    WHERE seq IS NOT NULL
 ),
 given AS (
     SELECT i.attempt, i.rank, i.argument, i.shape, min(e.place) AS place

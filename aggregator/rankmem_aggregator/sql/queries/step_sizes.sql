@@ -8,21 +8,22 @@
 --   step: number of the step
 --   from_seq, to_seq: of the rank's log: after the end of the step before, NULL for the first; up to its own end
 --   input_bytes (bytes): of the blocks of category input that were made in it, outside of modules; 0 without any
---   call_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL: unknown
+--   call_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL:
+--     unknown, also where an optimizer ended the step and no recorded call did: another model was trained
 --   inputs: argument and shape of each tensor of that call, as texts; NULL where they are not known in full
 --   peak_bytes (bytes): highest requested bytes of the device after an event in it; NULL without any
+--   allocated_bytes (bytes): requested bytes of the blocks allocated in it; NULL without any event
 --   is_named: false where operators were not recorded in a part of it (rankmem control, detail auto)
--- Calls of the model before a training's first step (a validation) are none of its steps.
 -- Scatter: none
 WITH ended AS MATERIALIZED (
-    SELECT step, max(seq) AS to_seq
-    FROM (
-        SELECT step, seq
-        FROM step
-        WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND seq IS NOT NULL
-        QUALIFY optimizer IS DISTINCT FROM 'model call' OR bool_and(optimizer IS NOT DISTINCT FROM 'model call') OVER ()
-    )
-    GROUP BY step
+    SELECT step, seq AS to_seq
+    FROM training_step($session, of_rank := $rank)
+    WHERE attempt = $attempt AND seq IS NOT NULL
+),
+optimized AS (
+    SELECT DISTINCT step
+    FROM step
+    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND optimizer NOT IN ('user', 'model call')
 ),
 given AS (
     SELECT e.step, sum(coalesce(b.requested_bytes, b.size_bytes)) AS input_bytes
@@ -40,6 +41,7 @@ given AS (
 call AS (
     SELECT
         step,
+        bool_or(with_grad) AS with_grad,
         max(call_bytes) AS call_bytes,
         CASE
             WHEN max(num_left_out) = 0 AND count(shape) = count(*) THEN list([argument, shape] ORDER BY argument)
@@ -50,7 +52,7 @@ call AS (
     QUALIFY row_number() OVER (PARTITION BY step ORDER BY bool_or(with_grad) DESC, max(call_bytes) DESC, seq) = 1
 ),
 high AS (
-    SELECT step, max(peak_bytes) AS peak_bytes
+    SELECT step, max(peak_bytes) AS peak_bytes, sum(allocated_bytes)::BIGINT AS allocated_bytes
     FROM step_bucket
     WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND device = $device
     GROUP BY step
@@ -63,6 +65,7 @@ SELECT
     m.call_bytes,
     m.inputs,
     h.peak_bytes,
+    h.allocated_bytes,
     NOT EXISTS (
         FROM detail_span AS d
         WHERE d.session_id = $session
@@ -73,7 +76,7 @@ SELECT
     ) AS is_named
 FROM (SELECT *, lag(to_seq) OVER (ORDER BY to_seq) AS from_seq FROM ended) AS e
 LEFT JOIN given AS g USING (step)
-LEFT JOIN call AS m USING (step)
 LEFT JOIN high AS h USING (step)
+LEFT JOIN call AS m ON e.step = m.step AND (m.with_grad OR e.step NOT IN (SELECT step FROM optimized))
 CROSS JOIN unstreamed
 ORDER BY e.to_seq, e.step;

@@ -14,12 +14,8 @@
 -- Scatter: hosts
 WITH ended AS (
     SELECT attempt, rank, list(step ORDER BY seq) AS steps
-    FROM (
-        SELECT attempt, rank, step, max(seq) AS seq
-        FROM step
-        WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank) AND seq IS NOT NULL
-        GROUP BY attempt, rank, step
-    )
+    FROM training_step($session, of_rank := $rank)
+    WHERE seq IS NOT NULL
     GROUP BY attempt, rank
 ),
 course AS (

@@ -1,6 +1,7 @@
 -- Question: What did each training step hold, and what was the model given in it?
 -- Parameters:
 --   session (text): session id
+--   arguments (JSON text): those of the model's tensors that count in input_elements and inputs, a list of names; NULL for all
 -- Columns:
 --   attempt, rank, device, device_type: whose
 --   step: number of the step, from 0
@@ -10,7 +11,10 @@
 --   allocated_bytes (bytes): requested bytes of the blocks allocated in it
 --   num_allocations: how many
 --   input_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL: unknown
---   inputs: types and shapes of these calls' tensors as text, with the number of calls; NULL where they are not known in full
+--   input_elements (count): of the largest of these calls by the elements of the arguments that count; NULL: unknown
+--   inputs: shapes of these calls' tensors as text, with their types if all arguments count, and the number of calls; NULL
+--     where they are not known in full
+--   calls_without_grad: true if the model was also called without autograd in it, as for a validation
 --   batch_bytes (bytes): of its blocks of category input that no module made
 -- Scatter: hosts
 WITH course AS (
@@ -28,31 +32,56 @@ WITH course AS (
     WHERE session_id = $session
     GROUP BY attempt, rank, device, step
 ),
+given_tensor AS (
+    SELECT
+        *,
+        list_product(list_transform(regexp_extract_all(shape, '\d+'), lambda length: TRY_CAST(length AS DOUBLE))) AS elements
+    FROM (
+        SELECT
+            *,
+            CASE
+                WHEN $arguments::VARCHAR IS NULL THEN argument || ' ' || dtype
+                ELSE list_position($arguments::VARCHAR::JSON::VARCHAR[], argument)::VARCHAR
+            END AS name,
+            max(with_grad) OVER (PARTITION BY attempt, rank, step) AS step_with_grad
+        FROM step_input
+        WHERE session_id = $session
+    )
+),
 call AS (
     SELECT
         attempt,
         rank,
         step,
         seq,
-        with_grad,
+        with_grad = step_with_grad AS counts,
         max(call_bytes) AS call_bytes,
         max(num_left_out) AS num_left_out,
-        string_agg(argument || ' ' || dtype || shape, ', ' ORDER BY argument) AS shapes
-    FROM step_input
-    WHERE session_id = $session
-    GROUP BY attempt, rank, step, seq, with_grad
-    QUALIFY with_grad = max(with_grad) OVER (PARTITION BY attempt, rank, step)
+        -- A scalar has one element.
+        CASE
+            WHEN max(num_left_out) = 0 AND count(shape) = count(argument)
+                THEN sum(coalesce(elements, 1)) FILTER (WHERE name IS NOT NULL)
+        END AS call_elements,
+        string_agg(name || shape, ', ' ORDER BY name) AS shapes
+    FROM given_tensor
+    GROUP BY attempt, rank, step, seq, with_grad, step_with_grad
 ),
 given AS (
     SELECT
         attempt,
         rank,
         step,
-        max(call_bytes) AS input_bytes,
+        max(call_bytes) FILTER (WHERE counts) AS input_bytes,
         CASE
-            WHEN max(num_left_out) = 0 AND count(shapes) = count(*)
-                THEN count(*) || ': ' || string_agg(shapes, '; ' ORDER BY seq)
-        END AS inputs
+            WHEN count(call_elements) FILTER (WHERE counts) = count(*) FILTER (WHERE counts)
+                THEN least(max(call_elements) FILTER (WHERE counts), 9e18)::BIGINT
+        END AS input_elements,
+        CASE
+            WHEN max(num_left_out) FILTER (WHERE counts) = 0
+                AND count(shapes) FILTER (WHERE counts) = count(*) FILTER (WHERE counts)
+                THEN count(*) FILTER (WHERE counts) || ': ' || string_agg(shapes, '; ' ORDER BY seq) FILTER (WHERE counts)
+        END AS inputs,
+        bool_or(NOT counts) AS calls_without_grad
     FROM call
     GROUP BY attempt, rank, step
 ),
@@ -74,20 +103,13 @@ SELECT
     c.allocated_bytes,
     c.num_allocations,
     g.input_bytes,
+    g.input_elements,
     g.inputs,
+    coalesce(g.calls_without_grad, false) AS calls_without_grad,
     b.batch_bytes
 FROM course AS c
--- What came after the last step has no row, nor a call of the model before a training's first step.
-INNER JOIN (
-    SELECT DISTINCT attempt, rank, step
-    FROM (
-        SELECT attempt, rank, step
-        FROM step
-        WHERE session_id = $session
-        QUALIFY optimizer IS DISTINCT FROM 'model call'
-            OR bool_and(optimizer IS NOT DISTINCT FROM 'model call') OVER (PARTITION BY attempt, rank)
-    )
-) AS t USING (attempt, rank, step)
+-- What came after the last step has no row.
+INNER JOIN training_step($session) AS t USING (attempt, rank, step)
 LEFT JOIN given AS g USING (attempt, rank, step)
 LEFT JOIN batch AS b USING (attempt, rank, step)
 ORDER BY attempt, rank, device, step;

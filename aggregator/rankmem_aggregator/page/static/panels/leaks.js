@@ -5,7 +5,7 @@ import * as session from "../session.js";
 import * as state from "../state.js";
 import * as units from "../units.js";
 
-const VERDICTS = "leaks; grows: after fewer than 60 steps it may still be a cache that fills; negligible: less than 1 MiB in 10,000 steps; cache: it grows only in steps whose input has a size that none before had; stopped: it grew and no longer does so";
+const VERDICTS = "leaks; grows: it may be no leak, as after fewer than 60 steps a cache that fills; negligible: less than 1 MiB in 10,000 steps; cache: it grows only in steps whose input has a size that none before had; input: each step makes it anew, as large as its input needs; model: gradients or state of the optimizer, no more than the parameters explain; stopped: it grew and no longer does so";
 const COLUMNS = [
   { name: "verdict", title: "verdict", hint: VERDICTS, text: (row) => row.verdict },
   { name: "line", title: "line", isPath: true, text: (row) => row.line ?? units.NOTHING },

@@ -3,7 +3,7 @@
 --   session_id, attempt, rank: whose
 --   name: in the module tree
 --   size_bytes (bytes): of the parameter, or of this rank's shard
---   grad_size_bytes (bytes): of its gradient; 0 without one
+--   grad_size_bytes (bytes): of its gradient; 0 without one of its own, as under ZeRO
 --   dtype, shape: of its elements
 --   line: the line of the project that made it
 --   stack_id: its Python stack
