@@ -40,8 +40,12 @@ demo: .venv/.installed ## a real training on 2 ranks, recorded, the answers, and
 test: export RANKMEM_TEST_PROFILE ?= ci
 test-long: export RANKMEM_TEST_PROFILE ?= long
 
+# pytest-timeout fails a test that waits in Python. One that waits elsewhere, or as it ends, ends its process, which
+# prints where each thread is. No timeout of these tests is longer than 900 s.
+HANGS := -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
+
 test: env ## what CI runs: unit, component, integration, fault and end-to-end tests
-	$(BIN)/python -m pytest $(PYTEST_PARALLEL) --durations=40 --durations-min=8 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_PARALLEL) $(HANGS) --durations=40 --durations-min=8 $(PYTEST_ARGS)
 
 test-long: export RANKMEM_CLUSTERS_REQUIRED ?= 1
 test-long: env ## all tests, also those that take long, random ones in full, and 60 rounds of kills

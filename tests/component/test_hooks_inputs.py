@@ -193,6 +193,37 @@ def test_the_model_is_the_largest_module_that_is_called(traced: Traced) -> None:
     assert len(traced.recorded.steps()) == 8, "the largest that is left"
 
 
+@pytest.mark.parametrize("width", [2, 9], ids=["a copy", "a larger teacher"])
+@pytest.mark.parametrize("grad", [False, True], ids=["without autograd", "frozen"])
+def test_in_a_training_what_is_trained_is_the_model_whatever_was_called_before(
+    traced: Traced, width: int, grad: bool
+) -> None:
+    model, other = nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, width).requires_grad_(not grad)
+    traced.has_optimizer = True
+    for size in (1, 2, 3):
+        with torch.set_grad_enabled(grad):
+            other(torch.ones(9, 2))
+        model(torch.ones(size, 2)).sum().backward()
+    told = [(path, *shapes) for _, path, shapes in traced.inputs()]
+    assert told == [("Linear", [9, 2]), *(("Sequential", [size, 2]) for size in (1, 2, 3))]
+
+
+def test_of_models_that_are_trained_the_largest_counts_and_its_validation_too(traced: Traced) -> None:
+    critic, actor = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 9))
+    traced.has_optimizer = True
+    critic(torch.ones(1, 2))
+    actor(torch.ones(2, 2))
+    critic(torch.ones(3, 2))
+    with torch.no_grad():
+        actor(torch.ones(4, 2))
+        critic(torch.ones(5, 2))
+    assert [shapes for *_, shapes in traced.inputs()] == [[[1, 2]], [[2, 2]], [[4, 2]]]
+    del actor
+    gc.collect()
+    critic(torch.ones(6, 2))
+    assert [path for _, path, _ in traced.inputs()][-1] == "Linear", "the largest that is left"
+
+
 def test_parameters_of_the_users_own_class_and_lazy_ones_are_counted(
     traced: Traced,
 ) -> None:

@@ -301,7 +301,7 @@ def call(module, given):
 import warnings
 warnings.simplefilter("ignore")
 names = ("x", "y", "mask")
-models = [Whole(3), Whole(3)]
+models = [Whole(3), Whole(4)]
 losses = [nn.Softmax(-1), nn.Linear(4, 1)]
 some_given = [
     (
@@ -313,9 +313,10 @@ some_given = [
 for turn in range(400):
     if chance.random() < 0.15:
         chance.choice(losses)(torch.ones(2, 4).mul(2))
-    call(chance.choice(models) if turn % 50 == 7 else models[0], chance.choice(some_given))
+    call(chance.choice(models) if turn % 10 == 7 else models[0], chance.choice(some_given))
     if turn in (120, 240):
-        models[0] = Whole(5 if turn == 120 else 4)  # a larger one; then one that may lie where that one lay
+        # A larger one; then one as large as the other, that may lie where that one lay.
+        models[0] = Whole(5 if turn == 120 else 4)
         gc.collect()
     if turn == 330:
         end_of_calls()

@@ -6,12 +6,16 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
+import rankmem_aggregator
 from constructed import SESSION, RankLog, empty_database, store_logs
+from rankmem_aggregator.lake.cutting import Cut
+from rankmem_aggregator.lake.slices import BUCKETS
 from rankmem_aggregator.page.answers.inefficient import KINDS
 from rankmem_aggregator.sql import (
     optional_of,
@@ -144,3 +148,43 @@ def test_a_view_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -
     values = {p: ARGUMENTS[p] for p in needed if p in ARGUMENTS}
     asked = ", ".join(f"${p}" if p in values else "NULL" for p in needed)
     assert STREAMED not in plan(database, f"FROM {name}({asked})", values)
+
+
+def test_a_cut_lake_streams_no_cte(database: duckdb.DuckDBPyConnection) -> None:
+    for segments in (1, 4):
+        cut = Cut(
+            session_id=SESSION,
+            places="[]",
+            host_uids=(("host-0",), ("host-1",)),
+            ranks=((0, 0), (1, 1)),
+            begin_ns=0,
+            width_ns=10,
+            segments=segments,
+            part_rows=1,
+        )
+        opening = cut.opening()
+        assert STREAMED not in plan(database, opening.statement, dict(opening.parameters))
+    database.execute("CREATE TEMP VIEW slice_event AS FROM memory_event")
+    database.execute("CREATE TEMP TABLE slice_offset AS SELECT 0 AS attempt, 0 AS rank, 5 AS offset_ns")
+    database.execute(
+        "CREATE TEMP TABLE slice_edge AS SELECT 0 AS attempt, 0 AS rank, 'cpu' AS device, 0 AS seq, "
+        "0 AS time_ns, 0 AS at_ns, 0 AS requested_bytes"
+    )
+    values = {
+        "$session": f"'{SESSION}'",
+        "$from": "5",
+        "$until": "25",
+        "$held": "0",
+        "$rows": "FROM memory_bucket",
+    }
+    sliced = BUCKETS.replace("memory_bucket", "sliced")
+    for name, value in values.items():
+        sliced = sliced.replace(name, value)
+    assert STREAMED not in plan(database, sliced, {})
+    assert STREAMED in plan(database, sliced.replace("CROSS JOIN unstreamed", ""), {})
+
+
+def test_statements_within_python_that_name_a_cte_are_known_here() -> None:
+    package = Path(rankmem_aggregator.__file__).parent
+    found = {path.name for path in package.rglob("*.py") if re.search(r"\bWITH \w+ AS\b", path.read_text())}
+    assert found == {"cutting.py", "slices.py", "packing.py"}, "those of packing.py have one reader"

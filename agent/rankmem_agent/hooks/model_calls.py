@@ -7,6 +7,8 @@ kept; it is silent while something is traced.
 
 **The model** is the module with the most parameters of those that were called from outside of all modules:
 a loss has none, an encoder that runs before the model has fewer. Called part by part, it is the largest part.
+In a training a module that is trained comes before all that are not, whatever their size: a teacher, a frozen
+encoder, an average that was evaluated before the first step.
 
 **A step of inference** is a call of the model in a process in which no optimizer was made and the program
 ends no steps itself. It ends as the call returns; where autograd records, a backward may follow, and it ends
@@ -99,6 +101,8 @@ class ModelCalls:
         """By identity of a module: how many numbers its parameters have."""
         self._model = 0
         """The identity of the model; 0: none was called yet."""
+        self._is_trained = False
+        """The model is."""
         self._step = -1
         """The step that goes on."""
         self._asked, self._recorded = [0, 0], [0, 0]
@@ -160,7 +164,7 @@ class ModelCalls:
     def _follow(self, module: Any, args: Any, kwargs: Any, grad: int) -> int:
         self._asked[grad] += 1
         asked_enough = NOT_IN_THIS_STEP if self._asked[grad] >= ASKED_MAX else 0
-        if not self._is_model(module):
+        if not self._is_model(module, grad):
             return asked_enough | (SAME_AGAIN if id(module) in self._sizes else 0)
         ends = not self._others_end()
         if self._is_pending and ends:
@@ -183,13 +187,23 @@ class ModelCalls:
     def _others_end(self) -> bool:
         return self._steps.others_end or self._was_optimizer_made()
 
-    def _is_model(self, module: Any) -> bool:
+    def _is_model(self, module: Any, grad: int) -> bool:
         key = id(module)
         known = self._sizes.get(key)
         size = known[1] if known is not None else self._measure(key, module)
-        if key != self._model and size > self._sizes.get(self._model, (None, 0))[1]:
-            self._model = key
-        return key == self._model and size > 0
+        if not size:
+            return False
+        if key != self._model or not self._is_trained:
+            is_trained = bool(grad) and self._was_optimizer_made() and self._has_trained(module)
+            largest = self._sizes.get(self._model, (None, 0))[1]
+            if (is_trained, size) > (self._is_trained, largest) or key == self._model:
+                self._model, self._is_trained = key, is_trained
+        return key == self._model
+
+    def _has_trained(self, module: Any) -> bool:
+        requires_grad: Any = self._tensor_type.requires_grad
+        with unseen_by_modes():
+            return any(requires_grad.__get__(parameter) for _, parameter in parameters(module))
 
     def _measure(self, key: int, module: Any) -> int:
         if self._tracing.hides_tensors():
@@ -205,7 +219,7 @@ class ModelCalls:
             self._sizes.pop(key, None)
             self._forget(key)
             if self._model == key:  # another one may get its address
-                self._model = 0
+                self._model, self._is_trained = 0, False
 
         self._sizes[key] = (weakref.ref(module, gone), size)
         return size

@@ -57,7 +57,8 @@ struct Memory {
   bool is_on = false;
   CallLimits limits = {};
   SameCalls calls;                             // of the model, by a hash of what they are given
-  std::unordered_set<const PyObject*> others;  // modules that are not the model
+  // Modules that are not the model when they are called so: without autograd, and with it.
+  std::unordered_set<const PyObject*> others[2];
   const PyObject* model = nullptr;
   uint64_t times_changed = 0;  // the model was
   bool is_pending = false, others_end = false;
@@ -234,12 +235,16 @@ int answer_same_calls(const void* tensor, const void* impl, PyObject* containers
   return -ENOMEM;
 }
 
-void others_end() noexcept { memory().others_end = true; }
+// Which module is the model may change with it: one that is trained from now on.
+void others_end() noexcept {
+  memory().others_end = true;
+  forget_same_calls(nullptr);
+}
 
 long answer_if_same(CallQuestion& question) noexcept try {
   Memory& state = memory();
   if (!state.is_on) return -1;
-  if (state.others.contains(question.module)) {
+  if (state.others[c10::GradMode::is_enabled() ? 1 : 0].contains(question.module)) {
     return ++counted(state).others < state.limits.asked ? 0 : kRootNotInThisStep;
   }
   question.is_given = is_run_alone() && read_given(question);
@@ -266,7 +271,7 @@ void learn_answer(const CallQuestion& question, long answer) noexcept try {
   // Another thread may have asked meanwhile: what it was told of the model is newer, or older.
   if ((answer & kRootSameAgain) == 0 || question.times_changed != state.times_changed) return;
   if ((answer & kRootIsModel) == 0) {
-    state.others.insert(question.module);
+    state.others[c10::GradMode::is_enabled() ? 1 : 0].insert(question.module);
     return;
   }
   if (state.model != question.module) {  // another one is the model now
@@ -289,10 +294,10 @@ void learn_answer(const CallQuestion& question, long answer) noexcept try {
 void forget_same_calls(const PyObject* module) noexcept {
   Memory& state = memory();
   if (module != nullptr && module != state.model) {
-    state.others.erase(module);
+    for (auto& others : state.others) others.erase(module);
     return;
   }
-  state.others.clear();
+  for (auto& others : state.others) others.clear();
   state.model = nullptr;
   ++state.times_changed;
   let_go(state.calls);

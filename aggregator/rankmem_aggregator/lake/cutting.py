@@ -129,7 +129,8 @@ class Cut:
         source = _OPENING_OF_EVENTS if self.segments > 1 else _OPENING_OF_BUCKETS
         columns = ", ".join(quoted(name) for name in OPENING.column_names())
         statement = (
-            f"{_PLACES}, source AS ({source}), {_OPENING} SELECT {columns} FROM opened {_order(OPENING)}"
+            f"{_PLACES}, source AS ({source}), {_OPENING} "
+            f"SELECT {columns} FROM opened CROSS JOIN unstreamed {_order(OPENING)}"
         )
         return Part(
             session_id=self.session_id,

@@ -14,6 +14,7 @@ from rankmem_aggregator.lake.catalog import Catalog
 from rankmem_aggregator.lake.files import LakeFiles
 from rankmem_aggregator.lake.instance import LakeInstance
 from rankmem_aggregator.lake.parts import SlicePart, Track
+from rankmem_aggregator.sql import view_text
 from rankmem_aggregator.store import schema
 from rankmem_aggregator.store.instance import Settings
 from rankmem_protos.errors import Code, RankmemError
@@ -56,7 +57,7 @@ class SliceInstance(LakeInstance):
         if table.name == "memory_event":
             return [self._filled(_SLICE_EVENT, self.rows_of(table)), self._filled(_EVENTS)]
         if table.name == "memory_bucket":
-            return [self._filled(_BUCKETS, self.rows_of(table))]
+            return [view_text("unstreamed"), self._filled(BUCKETS, self.rows_of(table))]
         return super()._table_statements(table)
 
     def _filled(self, statement: str, rows: str = "") -> str:
@@ -122,7 +123,7 @@ WHERE b.seq_first < $held
     AND CASE WHEN e.at_ns < $from THEN b.seq_first <= e.seq ELSE b.seq_last > e.seq END
 LIMIT 1
 """
-_BUCKETS: Final = """
+BUCKETS: Final = """
 CREATE TABLE memory_bucket AS
 WITH piece AS MATERIALIZED (
     SELECT b.*, coalesce(o.offset_ns, 0) AS offset_ns
@@ -181,4 +182,6 @@ SELECT
     seq_first AS requested_peak_seq,
     requested_bytes AS requested_last_bytes
 FROM slice_edge
+CROSS JOIN unstreamed
 """
+"""Makes ``memory_bucket`` of ``$rows``, all of the lake's."""

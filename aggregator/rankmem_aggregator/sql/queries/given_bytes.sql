@@ -5,7 +5,7 @@
 -- Columns:
 --   attempt, rank: whose
 --   place (count): of the step among the rank's, from 0, as in held_after_steps; none in which no call is known
---   largest_bytes (bytes): of all tensors of the largest call of the model in it, of those that recorded autograd if any did
+--   largest_bytes (bytes): of all tensors of the largest call of the model in it that counts, as model_input says
 --   last_bytes (bytes): of the last such call
 -- Scatter: hosts
 WITH ended AS (
@@ -15,9 +15,8 @@ WITH ended AS (
 ),
 call AS (
     SELECT attempt, rank, step, seq, call_bytes
-    FROM step_input
-    WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
-    QUALIFY with_grad = max(with_grad) OVER (PARTITION BY attempt, rank, step)
+    FROM model_input($session, of_rank := $rank)
+    WHERE is_counted
 )
 SELECT
     e.attempt,

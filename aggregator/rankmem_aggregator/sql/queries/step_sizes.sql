@@ -8,8 +8,7 @@
 --   step: number of the step
 --   from_seq, to_seq: of the rank's log: after the end of the step before, NULL for the first; up to its own end
 --   input_bytes (bytes): of the blocks of category input that were made in it, outside of modules; 0 without any
---   call_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL:
---     unknown, also where an optimizer ended the step and no recorded call did: another model was trained
+--   call_bytes (bytes): of the largest call of the model in it that counts, as model_input says; NULL: unknown
 --   inputs: argument and shape of each tensor of that call, as texts; NULL where they are not known in full
 --   peak_bytes (bytes): highest requested bytes of the device after an event in it; NULL without any
 --   allocated_bytes (bytes): requested bytes of the blocks allocated in it; NULL without any event
@@ -19,11 +18,6 @@ WITH ended AS MATERIALIZED (
     SELECT step, seq AS to_seq
     FROM training_step($session, of_rank := $rank)
     WHERE attempt = $attempt AND seq IS NOT NULL
-),
-optimized AS (
-    SELECT DISTINCT step
-    FROM step
-    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND optimizer NOT IN ('user', 'model call')
 ),
 given AS (
     SELECT e.step, sum(coalesce(b.requested_bytes, b.size_bytes)) AS input_bytes
@@ -41,15 +35,14 @@ given AS (
 call AS (
     SELECT
         step,
-        bool_or(with_grad) AS with_grad,
         max(call_bytes) AS call_bytes,
         CASE
             WHEN max(num_left_out) = 0 AND count(shape) = count(*) THEN list([argument, shape] ORDER BY argument)
         END AS inputs
-    FROM step_input
-    WHERE session_id = $session AND attempt = $attempt AND rank = $rank
+    FROM model_input($session, of_rank := $rank)
+    WHERE attempt = $attempt AND is_counted
     GROUP BY step, seq
-    QUALIFY row_number() OVER (PARTITION BY step ORDER BY bool_or(with_grad) DESC, max(call_bytes) DESC, seq) = 1
+    QUALIFY row_number() OVER (PARTITION BY step ORDER BY max(call_bytes) DESC, seq) = 1
 ),
 high AS (
     SELECT step, max(peak_bytes) AS peak_bytes, sum(allocated_bytes)::BIGINT AS allocated_bytes
@@ -77,6 +70,6 @@ SELECT
 FROM (SELECT *, lag(to_seq) OVER (ORDER BY to_seq) AS from_seq FROM ended) AS e
 LEFT JOIN given AS g USING (step)
 LEFT JOIN high AS h USING (step)
-LEFT JOIN call AS m ON e.step = m.step AND (m.with_grad OR e.step NOT IN (SELECT step FROM optimized))
+LEFT JOIN call AS m USING (step)
 CROSS JOIN unstreamed
 ORDER BY e.to_seq, e.step;

@@ -10,11 +10,11 @@
 --   held_bytes (bytes): requested bytes after its last event
 --   allocated_bytes (bytes): requested bytes of the blocks allocated in it
 --   num_allocations: how many
---   input_bytes (bytes): of the largest call of the model in it, of those that recorded autograd if any did; NULL: unknown
+--   input_bytes (bytes): of the largest call of the model in it that counts, as model_input says; NULL: unknown
 --   input_elements (count): of the largest of these calls by the elements of the arguments that count; NULL: unknown
 --   inputs: shapes of these calls' tensors as text, with their types if all arguments count, and the number of calls; NULL
 --     where they are not known in full
---   calls_without_grad: true if the model was also called without autograd in it, as for a validation
+--   calls_without_grad: true if there are calls that do not count, as of a validation
 --   batch_bytes (bytes): of its blocks of category input that no module made
 -- Scatter: hosts
 WITH course AS (
@@ -42,10 +42,8 @@ given_tensor AS (
             CASE
                 WHEN $arguments::VARCHAR IS NULL THEN argument || ' ' || dtype
                 ELSE list_position($arguments::VARCHAR::JSON::VARCHAR[], argument)::VARCHAR
-            END AS name,
-            max(with_grad) OVER (PARTITION BY attempt, rank, step) AS step_with_grad
-        FROM step_input
-        WHERE session_id = $session
+            END AS name
+        FROM model_input($session)
     )
 ),
 call AS (
@@ -54,7 +52,7 @@ call AS (
         rank,
         step,
         seq,
-        with_grad = step_with_grad AS counts,
+        is_counted,
         max(call_bytes) AS call_bytes,
         max(num_left_out) AS num_left_out,
         -- A scalar has one element.
@@ -64,24 +62,25 @@ call AS (
         END AS call_elements,
         string_agg(name || shape, ', ' ORDER BY name) AS shapes
     FROM given_tensor
-    GROUP BY attempt, rank, step, seq, with_grad, step_with_grad
+    GROUP BY attempt, rank, step, seq, is_counted
 ),
 given AS (
     SELECT
         attempt,
         rank,
         step,
-        max(call_bytes) FILTER (WHERE counts) AS input_bytes,
+        max(call_bytes) FILTER (WHERE is_counted) AS input_bytes,
         CASE
-            WHEN count(call_elements) FILTER (WHERE counts) = count(*) FILTER (WHERE counts)
-                THEN least(max(call_elements) FILTER (WHERE counts), 9e18)::BIGINT
+            WHEN bool_or(is_counted)
+                AND count(call_elements) FILTER (WHERE is_counted) = count(*) FILTER (WHERE is_counted)
+                THEN least(max(call_elements) FILTER (WHERE is_counted), 9e18)::BIGINT
         END AS input_elements,
         CASE
-            WHEN max(num_left_out) FILTER (WHERE counts) = 0
-                AND count(shapes) FILTER (WHERE counts) = count(*) FILTER (WHERE counts)
-                THEN count(*) FILTER (WHERE counts) || ': ' || string_agg(shapes, '; ' ORDER BY seq) FILTER (WHERE counts)
+            WHEN max(num_left_out) FILTER (WHERE is_counted) = 0
+                AND count(shapes) FILTER (WHERE is_counted) = count(*) FILTER (WHERE is_counted)
+                THEN count(*) FILTER (WHERE is_counted) || ': ' || string_agg(shapes, '; ' ORDER BY seq) FILTER (WHERE is_counted)
         END AS inputs,
-        bool_or(NOT counts) AS calls_without_grad
+        bool_or(NOT is_counted) AS calls_without_grad
     FROM call
     GROUP BY attempt, rank, step
 ),
