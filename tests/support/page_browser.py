@@ -75,8 +75,11 @@ class OpenPage:
     def settle(self) -> None:
         """Waits until no panel waits for an answer."""
         self.until("document.body.dataset.ready === 'true' && !document.querySelector('[aria-busy=true]')")
-        self.tab.evaluate(
-            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        self.tab.evaluate(  # after 5 s anyway: nothing bounds an evaluation, or ends one that pytest gives up
+            """() => new Promise(done => {
+                requestAnimationFrame(() => requestAnimationFrame(done));
+                setTimeout(done, 5000);
+            })"""
         )
         self.until("!document.querySelector('[aria-busy=true]')")
 
