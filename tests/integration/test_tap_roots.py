@@ -141,6 +141,24 @@ for size in (2, 3):
     assert len(recording.of(Kind.INPUT)) == 1 + 2 * (8 + 1)
 
 
+def test_a_larger_teacher_is_the_model_until_the_student_is_trained(tmp_path: Path) -> None:
+    recording = recorded(
+        """
+teacher, student = Net(64), Net()
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+for size in (1, 2, 3):
+    with torch.no_grad():
+        teacher(torch.ones(9, 4))
+        student(torch.ones(8, 4))  # a validation, also before the first step
+    for _ in range(2): student(torch.ones(size, 4)).sum().backward()
+    optimizer.step()
+""",
+        tmp_path,
+    )
+    lengths = [given[0][1][0] for _, _, given in shapes(recording)]
+    assert lengths == [9, 1, 1, 8, 2, 2, 8, 3, 3]
+
+
 def test_where_autograd_records_backward_is_in_the_step_and_a_recomputed_part_is_no_call(
     tmp_path: Path,
 ) -> None:
