@@ -383,7 +383,7 @@ def test_steps_whose_input_is_not_recorded_are_left_out_and_the_answer_says_so(
         ({"steps": 0}, {}, "head (0SESSION000B) has no steps"),
         ({}, {"complete": False}, "base (0SESSION000A) is incomplete"),
         ({"is_running": True}, {}, "rank 0 of head (0SESSION000B) has no end"),
-        ({"ranks": 2}, {}, "cuda:0 of rank 1 is in head alone"),
+        ({"ranks": 2}, {}, "cuda:0 of rank 1 is in head alone (1 device of all ranks in base, 2 in head)"),
         ({"device": "cuda:1"}, {}, "cuda:0 of rank 0 is in base alone"),
     ],
 )
