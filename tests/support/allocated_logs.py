@@ -123,9 +123,15 @@ class AllocatorLog:
         return self.now
 
 
-def fragmented() -> AllocatorLog:
-    """A dozen segments of which a small block each holds all but 28 MiB, then requests for 29."""
+def fragmented(older: int = 0) -> AllocatorLog:
+    """A dozen segments of which a small block each holds all but 28 MiB, then requests for 29.
+
+    Args:
+        older: so many bytes are allocated before the recording begins.
+    """
     log = AllocatorLog()
+    if older:
+        log.alloc(older)
     log.start()
     large = [log.alloc(30 * MIB) for _ in range(12)]
     fillers = []

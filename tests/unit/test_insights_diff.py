@@ -16,7 +16,7 @@ from constructed import clear, empty_database
 from json_schema import faults
 from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.compare import Compared, Judged
-from rankmem_aggregator.insights.diff import SCHEMA
+from rankmem_aggregator.insights.diff import NO_PARTS, SCHEMA
 from rankmem_aggregator.insights.diff_limits import Limit, verdict_of
 from rankmem_aggregator.insights.diff_text import markdown, moved, notes, sentence
 from rankmem_aggregator.insights.json_schemas import schema_of
@@ -98,7 +98,8 @@ def test_what_is_held_and_what_got_better(ask: Ask) -> None:
     better = ask({"state": 48 * MIB})
     assert (better.verdict, better.exit_code("suspected")) == ("fine", 0)
     assert verdicts(better) == {"peak": "better", "held": "better", "allocated": None}
-    assert better.sentence.startswith("1 rank better at equal input, none worse: ")
+    assert better.sentence.startswith("peak of a step is better at equal input: ")
+    assert better.sentence.endswith("; nothing is worse")
 
 
 @pytest.mark.parametrize("held", ["better", "same"])
@@ -116,8 +117,12 @@ def test_what_got_better_is_told_of_a_figure_with_that_verdict(held: str) -> Non
         for what, (fall, verdict) in falls.items()
     ]
     figures = {"num_ranks": 1, "ranks_worse": [], "ranks_unclear": [], "ranks_better": [0]}
-    told = ": held at a step's end -5.00 MiB (-25.00%)" if held == "better" else ""
-    assert sentence(own, figures) == f"1 rank better at equal input, none worse{told}"
+    assert sentence(own, figures) == (
+        "held at a step's end is better at equal input: 20.00 MiB to 15.00 MiB, -5.00 MiB (-25.00%); nothing "
+        "is worse"
+        if held == "better"
+        else "1 rank better at equal input, none worse"
+    )
 
 
 def test_a_larger_batch_that_is_the_same_at_equal_input_is_no_difference(ask: Ask) -> None:
@@ -273,7 +278,7 @@ def test_the_rank_that_changed_most_for_the_worse_is_shown(ask: Ask, database: P
         answer = queries.diff(BASE, HEAD)
     assert answer.figures["ranks_worse"] == [1, 2]
     assert answer.sentence.startswith("rank 2: peak of a step is worse at equal input: ")
-    assert answer.sentence.endswith("and so are 1 more rank")
+    assert answer.sentence.endswith("and so is 1 more rank")
     assert {row["rank"] for row in answer.rows.to_pylist()} == {2}
 
 
@@ -378,7 +383,7 @@ def test_steps_whose_input_is_not_recorded_are_left_out_and_the_answer_says_so(
         ({"steps": 0}, {}, "head (0SESSION000B) has no steps"),
         ({}, {"complete": False}, "base (0SESSION000A) is incomplete"),
         ({"is_running": True}, {}, "rank 0 of head (0SESSION000B) has no end"),
-        ({"ranks": 2}, {}, "cuda:0 of rank 1 is in head alone"),
+        ({"ranks": 2}, {}, "cuda:0 of rank 1 is in head alone (1 device of all ranks in base, 2 in head)"),
         ({"device": "cuda:1"}, {}, "cuda:0 of rank 0 is in base alone"),
     ],
 )
@@ -438,8 +443,22 @@ def test_json_and_markdown(ask: Ask, database: Path) -> None:
     assert markdown(ask({"steps": 3})).startswith("**cannot tell:** rank 0 of head")
 
 
+def test_parts_that_are_not_shown_are_counted_and_a_session_is_not_compared_with_itself_unnoticed() -> None:
+    figures = {
+        **NO_PARTS, "base": "a", "head": "b", "base_steps": 9, "head_steps": 9,
+        "base_steps_unknown": 0, "head_steps_unknown": 0,
+    }  # fmt: skip
+    assert len(notes(figures)) == 1
+    many = {"num_parts": 31, "num_parts_shown": 12, "parts_difference_bytes": -7 * MIB}
+    assert notes(figures | many)[1] == "31 parts differ, by -7.00 MiB together; the largest are shown"
+    assert notes(figures | {"head": "a"})[1].startswith("base and head are the same session")
+
+
 def test_modules_of_one_side_are_in_a_note() -> None:
     figures = {
+        **NO_PARTS,
+        "base": "a",
+        "head": "b",
         "base_steps": 9,
         "head_steps": 9,
         "base_steps_unknown": 0,

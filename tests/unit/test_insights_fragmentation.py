@@ -237,6 +237,15 @@ def test_a_setting_that_saves_much_is_a_finding_and_says_where_it_was_checked(st
     assert (current["settings"], current["saved_bytes"], current["is_measured"]) == ("", 0, True)
 
 
+@pytest.mark.parametrize(("older", "certainty"), [(1024 * MIB, "predicted"), (5000 * MIB, "suspected")])
+def test_what_the_assumed_places_of_older_blocks_may_make_is_no_sure_saving(
+    older: int, certainty: str, stored: Store
+) -> None:
+    answer = stored(fragmented(older)).fragmentation(rank=0)
+    assert (answer.verdict, answer.certainty) == ("finding", certainty)
+    assert ("older than the recording" in answer.error) == (certainty == "suspected")
+
+
 def test_the_recordings_own_settings_are_those_that_are_compared(stored: Store) -> None:
     queries = stored(made(), settings='{"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:8"}')
     answer = queries.fragmentation()

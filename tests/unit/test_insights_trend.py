@@ -97,6 +97,12 @@ def test_growth_that_begins_near_the_end_has_the_rate_since_then(steps: int, sin
     assert trend_of(ramp(steps)).late_steps == 0
 
 
+@pytest.mark.parametrize(("steps", "every"), [(72, 6), (72, 8), (75, 10), (77, 10), (64, 2)])
+def test_the_rate_of_growth_in_each_so_many_steps_is_to_the_byte(steps: int, every: int) -> None:
+    """Wherever the series begins and ends within a round."""
+    assert trend_of(ramp(steps, every=every, size=every * MIB)).rate == MIB
+
+
 def test_a_late_leak_that_pauses_at_the_end_keeps_its_rate() -> None:
     """As what is kept of errors: of the few steps since the first one the last third may have none."""
     series = np.cumsum([MIB if step in (50, 52, 54, 56, 58) else 0 for step in range(64)])

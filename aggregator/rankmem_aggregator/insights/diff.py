@@ -26,6 +26,10 @@ from rankmem_aggregator.insights.reading import CannotTell
 
 PART_BYTES_LEAST: Final = 1024
 PARTS_MAX: Final = 12
+NO_PARTS: Final[Mapping[str, Any]] = {
+    "moved": [], "replaced": [], "unmatched": [],
+    "num_parts": 0, "num_parts_shown": 0, "parts_difference_bytes": 0,
+}  # fmt: skip
 PART_STEPS_MAX: Final = 24
 """Steps of a side whose blocks are looked at."""
 FIGURES: Final = ("peak", "held", "allocated")
@@ -202,7 +206,7 @@ def _reserved(base: Recorded, head: Recorded, key: Key) -> list[dict[str, Any]]:
 
 def _parts(
     base: Recorded, head: Recorded, of_base: Steps, of_head: Steps, by: str
-) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
     """What the blocks at the peak hold more or less, the largest first; what was moved or replaced."""
     some = [
         Steps(rows=[each.rows[i] for i in some_steps(len(each.rows), PART_STEPS_MAX)])
@@ -211,7 +215,7 @@ def _parts(
     held = [_held(side, steps) for side, steps in zip((base, head), some, strict=True)]
     given = [steps.given(by) for steps in some]
     if equal_input(given[0].sizes, given[1].sizes) is None:
-        return [], {"moved": [], "replaced": [], "unmatched": []}
+        return [], NO_PARTS
     nothing = [np.zeros(len(steps.rows)) for steps in some]
     found = []
     pairs, names, others = _pairs((base, head), held, some)
@@ -228,8 +232,16 @@ def _parts(
         own = sum((held[0][part] for part in held[0] if each.holds(names.module(part.module))), nothing[0])
         other = sum((held[1][part] for part in held[1] if each.holds(part.module)), nothing[1])
         told.append(words.replaced(each, compared(given[0], own, given[1], other)))
-    changes = {"moved": words.moved(pairs), "replaced": told, "unmatched": words.unmatched(names.moved)}
-    return [place | row for row in found[:PARTS_MAX]], changes
+    shown = [place | row for row in found[:PARTS_MAX]]
+    changes = {
+        "moved": words.moved(pairs),
+        "replaced": told,
+        "unmatched": words.unmatched(names.moved),
+        "num_parts": len(found),
+        "num_parts_shown": len(shown),
+        "parts_difference_bytes": sum(row["difference_bytes"] for row in found),
+    }
+    return shown, changes
 
 
 def _pairs(

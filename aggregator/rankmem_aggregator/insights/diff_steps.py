@@ -160,7 +160,7 @@ def _covariate(base: dict[Key, Steps], head: dict[Key, Steps], arguments: Matche
     if base.keys() != head.keys():
         only = sorted(base.keys() ^ head.keys())[0]
         side = "base" if only in base else "head"
-        counts = f"{len(base)} of ranks in base, {len(head)} in head"
+        counts = f"{counted(len(base), 'device')} of all ranks in base, {len(head):,} in head"
         raise CannotTell(f"the devices differ: {only[1]} of rank {only[0]} is in {side} alone ({counts})")
     is_whole = arguments.is_whole or not arguments.is_known
     for by in ("input_bytes", "batch_bytes") if is_whole else ("input_elements",):

@@ -44,7 +44,8 @@ def sentence(own: Sequence[Judged], figures: Mapping[str, Any]) -> str:
     named = [each for each in own if each.verdict in ("worse", "unclear")]
     ranks = figures["ranks_worse"] or figures["ranks_unclear"]
     whose = f"rank {own[0].rank}: " if several else ""
-    more = f", and so are {counted(len(ranks) - 1, 'more rank')}" if len(ranks) > 1 else ""
+    others = len(ranks) - 1
+    more = f", and so {'is' if others == 1 else 'are'} {counted(others, 'more rank')}" if others > 0 else ""
     if named:
         first = named[0]
         change = change_text(first.figure.difference, first.figure.base)
@@ -54,13 +55,14 @@ def sentence(own: Sequence[Judged], figures: Mapping[str, Any]) -> str:
                 f"{whose}{WORDS[first.what]} differs by {change}, beyond the limit of "
                 f"{bytes_text(round(first.limit))}, but {first.unclear or hidden}: record more steps"
             )
-        both = f"{bytes_text(round(first.figure.base))} to {bytes_text(round(first.figure.head))}"
-        return f"{whose}{WORDS[first.what]} is worse at equal input: {both}, {change}{more}"
+        return f"{whose}{_changed(first)}{more}"
     better = figures["ranks_better"]
     peak = next(each for each in own if each.what == "peak")
     if better:
-        which = "" if several else _most_better(own)
-        return f"{counted(len(better), 'rank')} better at equal input, none worse{which}{_but_higher(own)}"
+        most = None if several else _most_better(own)
+        if most is None:
+            return f"{counted(len(better), 'rank')} better at equal input, none worse{_but_higher(own)}"
+        return f"{_changed(most)}; nothing is worse{_but_higher(own)}"
     sizes = [bytes_text(round(each)) for each in (peak.figure.base, peak.figure.head)]
     both = f"{sizes[0]} in both" if sizes[0] == sizes[1] else f"{sizes[0]}, then {sizes[1]}"
     return f"{whose}nothing is worse at equal input: peak of a step {both}{_but_higher(own)}"
@@ -98,13 +100,17 @@ def highest_notes(own: Sequence[Judged], figures: Mapping[str, Any]) -> list[str
     return []
 
 
-def _most_better(own: Sequence[Judged]) -> str:
-    """The judged figure that fell most; empty where those of another device did."""
+def _changed(each: Judged) -> str:
+    """That a figure is better or worse, and by how much."""
+    both = f"{bytes_text(round(each.figure.base))} to {bytes_text(round(each.figure.head))}"
+    change = change_text(each.figure.difference, each.figure.base)
+    return f"{WORDS[each.what]} is {each.verdict} at equal input: {both}, {change}"
+
+
+def _most_better(own: Sequence[Judged]) -> Judged | None:
+    """The judged figure that fell most; None where those of another device did."""
     judged = [each for each in own if each.verdict == "better"]
-    if not judged:
-        return ""
-    first = min(judged, key=lambda each: each.figure.difference)
-    return f": {WORDS[first.what]} {change_text(first.figure.difference, first.figure.base)}"
+    return min(judged, key=lambda each: each.figure.difference, default=None)
 
 
 def error(own: Sequence[Judged], by: str) -> str:
@@ -231,6 +237,13 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
     """Further sentences."""
     steps = f"{counted(figures['base_steps'], 'step')} of base, {figures['head_steps']:,} of head"
     found = [f"compared {steps}, after warm-up; parts are those of the peak, without line numbers"]
+    if figures["base"] == figures["head"]:
+        found.append("base and head are the same session, so nothing can differ")
+    if figures["num_parts"] > figures["num_parts_shown"]:
+        found.append(
+            f"{figures['num_parts']:,} parts differ, by {change_text(figures['parts_difference_bytes'], 0)} "
+            "together; the largest are shown"
+        )
     found += _argument_notes(figures)
     unknown = max(figures["base_steps_unknown"], figures["head_steps_unknown"])
     if unknown:

@@ -27,12 +27,20 @@ def sentence(name: str, figures: Figures, best: Row | None) -> str:
     return f"{text}; {setting} would save {bytes_text(best['saved_bytes'])}"
 
 
-def error(figures: Figures, best: Row | None) -> str:
-    """How far the figures may be off."""
+def error(figures: Figures, best: Row | None, *, may_be_of_older: bool) -> str:
+    """How far the figures may be off.
+
+    Args:
+        may_be_of_older: what is saved is within what assumed places of older blocks were measured to move.
+    """
     parts = [f"by replays; what is needed is found within {bytes_text(figures['needed_within_bytes'])}"]
     if figures["reserved_difference_bytes"]:
         parts.append(
             f"reserved differs from the recording by up to {bytes_text(figures['reserved_difference_bytes'])}"
+        )
+    if may_be_of_older:
+        parts.append(
+            "as much as is saved may come of where blocks older than the recording are assumed to lie"
         )
     if best is not None and not best["is_measured"]:
         parts.append(f"the model of that setting {NOT_ON_DEVICES}")

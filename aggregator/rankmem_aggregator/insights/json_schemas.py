@@ -44,7 +44,8 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     "diagnose": _figures("num_findings", cannot_tell=pa.map_(pa.string(), pa.string())),
     "diff": _figures(
         "num_ranks base_steps head_steps base_steps_unknown head_steps_unknown base_highest_step "
-        "head_highest_step base_highest_step_bytes head_highest_step_bytes", "base head input",
+        "head_highest_step base_highest_step_bytes head_highest_step_bytes num_parts num_parts_shown "
+        "parts_difference_bytes", "base head input",
         "is_highest_beyond",
         base_input_bytes=_INTS, head_input_bytes=_INTS,
         base_input_elements=_INTS, head_input_elements=_INTS,

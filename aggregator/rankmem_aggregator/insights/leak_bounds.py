@@ -45,7 +45,7 @@ FIRST_USED: Final = (
     "it may be the state of parameters that are used for the first time: here no gradient outlives a step "
     "and could show it"
 )
-GROWING_MODEL: Final = "these are parameters, and a model may be meant to grow"
+GROWING_MODEL: Final = "these are parameters or grow with them, and a model may be meant to grow"
 
 
 def of_input(series: NDArray[np.int64], sizes: Iterable[Numbers]) -> str | None:
@@ -90,8 +90,8 @@ def _is_proportional(held: Numbers, sizes: Numbers) -> bool:
     return any(np.ptp(np.log(held / sizes**power)) <= np.log(most) for power in (1, 2))
 
 
-def parameter_bytes(changes: pa.Table, num_steps: int, track: tuple[int, int, str]) -> int | None:
-    """The bytes of a model's parameters on a device of a rank; None where they grow after the warm-up.
+def parameter_bytes(changes: pa.Table, num_steps: int, track: tuple[int, int, str]) -> NDArray[np.int64]:
+    """The bytes of a model's parameters on a device of a rank, after each step.
 
     Args:
         changes: the rows of ``held_after_steps``.
@@ -104,15 +104,30 @@ def parameter_bytes(changes: pa.Table, num_steps: int, track: tuple[int, int, st
     rows = changes.filter(own)
     series = np.zeros(num_steps, np.int64)
     np.add.at(series, rows["place"].to_numpy(), rows["change_bytes"].to_numpy())
-    held = np.cumsum(series)
-    return None if held[-1] > held[warm_up(num_steps)] else int(held[-1])
+    return np.cumsum(series)
+
+
+def grows_with_model(
+    series: NDArray[np.int64], of_kind: NDArray[np.int64], parameters: NDArray[np.int64], times: int
+) -> bool:
+    """Whether gradients or state grow only when the parameters do, and no further than these explain.
+
+    Args:
+        series, of_kind: as for :func:`of_model`.
+        parameters: as :func:`parameter_bytes` has them.
+        times: so often their bytes at most.
+    """
+    start = warm_up(len(series))
+    rises, of_parameters = (np.diff(each[start:]) > 0 for each in (series, parameters))
+    of_parameters[1:] |= of_parameters[:-1]  # what is added after backward is trained in the next step
+    return bool(of_kind[-1] <= times * parameters[-1] and (rises <= of_parameters).all())
 
 
 def of_model(
     series: NDArray[np.int64],
     of_kind: NDArray[np.int64],
     gradients: NDArray[np.int64],
-    parameters: int | None,
+    parameters: int,
     optimizers: Collection[str],
 ) -> str | None:
     """What bounds a group of gradients, or of the optimizer's state; None where nothing is known to.
@@ -121,7 +136,7 @@ def of_model(
         series: bytes after each step.
         of_kind: of all such blocks of the device.
         gradients: of all gradients there; the same where the group holds gradients.
-        parameters: as :func:`parameter_bytes` has them.
+        parameters: their bytes, which do not grow.
         optimizers: classes of those that step.
     """
     if not parameters:

@@ -138,18 +138,17 @@ def _of_model(
             return group
         if group.kind == bounds.PARAMETER:
             return replace(group, unsure=bounds.GROWING_MODEL)
+        of_kind, own_parameters = held[track, group.kind], parameters[track]
+        times = bounds.STATE_TIMES if group.kind == bounds.STATE else 1
+        if own_parameters[-1] > own_parameters[warm_up(len(group.series))]:
+            is_with = bounds.grows_with_model(group.series, of_kind, own_parameters, times)
+            return replace(group, unsure=bounds.GROWING_MODEL) if is_with else group
+        num_bytes = int(own_parameters[-1])
         gradients = held.get((track, bounds.GRADIENT), np.zeros(len(group.series), np.int64))
-        found = bounds.of_model(
-            group.series,
-            held[track, group.kind],
-            gradients,
-            parameters[track],
-            optimizers.get(track[:2], set()),
-        )
+        found = bounds.of_model(group.series, of_kind, gradients, num_bytes, optimizers.get(track[:2], set()))
         if found is not None:
             return replace(_grows_as(group, "model"), unsure=found)
-        most = bounds.STATE_TIMES * (parameters[track] or 0)
-        is_explained = group.kind == bounds.STATE and held[track, group.kind][-1] <= most
+        is_explained = group.kind == bounds.STATE and of_kind[-1] <= times * num_bytes
         return replace(group, unsure=bounds.FIRST_USED) if is_explained and track not in older else group
 
     return [told(group) for group in groups]

@@ -106,7 +106,7 @@ def sentence(leaking: Sequence[Row], figures: Mapping[str, Any], unsure: Sequenc
     text += f", since step {top['since_step']}"
     if top["attempt"] or len(attempts) > 1:
         text += f" of attempt {top['attempt']}"
-    also = (("do", len(alike) - 1), ("may", len(leaking) - len(alike)))
+    also = (("does" if len(alike) == 2 else "do", len(alike) - 1), ("may", len(leaking) - len(alike)))
     more = [f"so {verb} {counted(number, 'more place')}" for verb, number in also if number]
     return ", and ".join((text, *more))
 

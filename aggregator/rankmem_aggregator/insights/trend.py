@@ -52,7 +52,8 @@ class Trend:
     (:func:`grows_only_in`). input, model: it grows, but :mod:`leak_bounds` says why it ends.
     stopped: it grew and no longer does so."""
     rate: float = 0.0
-    """The mean since it began; of the last third of these steps where that differs from the rest."""
+    """The mean since it began, over whole rounds where it comes in each so many steps; of the last third of
+    these steps where that differs from the rest."""
     low: float = 0.0
     high: float = 0.0
     """Percentiles of the slopes that the rate is taken from, see :data:`INTERVAL`; widened to hold the rate
@@ -113,7 +114,10 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
     comes = len(records) >= RECORDS_LEAST and is_last_third and _comes_to_the_end(points, records, usual)
     is_steady = comes and _is_steady(points)
     is_rare = not is_steady and _may_go_on(points, records, usual)
-    rate, low, high = _rate(points[began:], size)
+    stride = _stride(records, size)
+    # Of growth in each so many steps whole rounds, if none is overdue: where the series cuts one is chance.
+    in_rounds = stride > 1 and len(points) - 1 - records[-1] < stride
+    rate, low, high = _rate(points[records[0] : records[-1] + 1] if in_rounds else points[began:], size)
     return Trend(
         growth="leak" if is_steady else "stopped",
         rate=rate,
@@ -121,7 +125,7 @@ def trend_of(series: NDArray[np.int64]) -> Trend:
         high=max(high, rate),
         grown_bytes=int(seen[-1] - seen[0]),
         first=start + int(records[0]) * size
-        if records[0] > (stride := _stride(records, size))
+        if records[0] > stride
         else _begin(series, start + int(records[0]) if stride > 1 else start + 1, stride),
         last=start + min(int(records[-1]) * size, len(seen) - 1),
         interval=round(usual * size),
