@@ -41,6 +41,18 @@ def test_a_verb_shows_the_same_of_a_lake(places: tuple[str, str], verb: str) -> 
     assert shown[0] == shown[1]
 
 
+def test_status_of_a_lake_does_not_say_that_nothing_is_added_to_it(places: tuple[str, str]) -> None:
+    """Any number of aggregators may write it."""
+    database, lake = places
+    of_file, of_lake = (
+        runner.invoke(app, ["status", *where], catch_exceptions=False).output
+        for where in (("--db", database), ("--lake", lake))
+    )
+    assert "no aggregator holds this file" in of_file
+    assert "no aggregator" not in of_lake
+    assert "what one has received and not yet written is not in it" in of_lake
+
+
 def test_an_engine_and_the_lake_s_variable_give_the_same_answers(places: tuple[str, str]) -> None:
     database, lake = places
     for arguments, of_lake, variables in (

@@ -15,6 +15,8 @@ from rankmem_aggregator.sandbox.client_queries import ClientQueries
 from rankmem_aggregator.sandbox.function_list import REFUSED
 from rankmem_aggregator.sandbox.running_statements import RunningStatements, fingerprint
 from rankmem_aggregator.sandbox.statements import check_statement
+from rankmem_aggregator.sql import page_names, page_text, query_names, query_text
+from rankmem_aggregator.store.schema import ALL_TABLES
 from rankmem_aggregator.store.store import Store, open_store
 from rankmem_aggregator.supervision.crashed_statements import CrashedStatements, StatementGuard
 from rankmem_protos.errors import Code, RankmemError
@@ -241,6 +243,20 @@ def test_every_spelling_of_a_refused_type_is_refused(store: Store, queries: Clie
         ):
             with pytest.raises(RankmemError, match=r"the type .* is not allowed"):
                 rows(queries, f"SELECT {cast}")
+
+
+@pytest.mark.parametrize("text", [*map(query_text, query_names()), *map(page_text, page_names())])
+def test_a_statement_of_ours_is_not_too_large_for_an_aggregator(store: Store, text: str) -> None:
+    """Nor for one of a lake, where views stand as the tables."""
+    with store.cursor() as cursor:
+        check_statement(cursor, text, read_catalog(cursor))
+
+
+def test_a_view_that_stands_as_a_table_counts_as_one(store: Store) -> None:
+    with store.cursor() as cursor:
+        views = cursor.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        assert ("memory_event",) in views
+        assert ALL_TABLES.keys().isdisjoint(read_catalog(cursor).own_views)
 
 
 def test_views_and_macros_count_as_what_their_planning_takes(queries: ClientQueries) -> None:

@@ -63,3 +63,13 @@ def test_an_interrupt_that_its_engine_forgets_is_repeated() -> None:
     other = threading.Event()
     with interrupts.running(other.set):
         assert not other.wait(0.1)
+
+
+def test_a_stream_that_is_collected_while_an_interrupt_goes_round_does_not_stop_it() -> None:
+    interrupts, ended = Interrupts(), list[str]()
+    forgotten = interrupts.running(lambda: None)
+    with interrupts.running(lambda: forgotten.__exit__(None, None, None)):
+        forgotten.__enter__()
+        with interrupts.running(lambda: ended.append("last")):
+            interrupts.interrupt()
+    assert ended

@@ -13,11 +13,14 @@ import duckdb
 import pytest
 
 import rankmem_aggregator
+import rankmem_aggregator.sql as sql_of_ours
 from constructed import SESSION, RankLog, empty_database, store_logs
 from rankmem_aggregator.lake.cutting import Cut
 from rankmem_aggregator.lake.slices import BUCKETS
 from rankmem_aggregator.page.answers.inefficient import KINDS
 from rankmem_aggregator.sql import (
+    mindstudio_names,
+    mindstudio_text,
     optional_of,
     page_names,
     page_text,
@@ -26,6 +29,7 @@ from rankmem_aggregator.sql import (
     view_names,
     view_text,
 )
+from rankmem_aggregator.summaries.one_pass import DUE
 
 pytestmark = pytest.mark.slow
 
@@ -62,12 +66,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """Where a value chooses what a statement does, DuckDB plans that part alone: each is tried."""
 
 
+def compared_with(text: str) -> dict[str, tuple[str, ...]]:
+    """The words that a text compares parameters with, and another one, by parameter."""
+    found: dict[str, set[str]] = {}
+    for name, words in re.findall(r"\$(\w+)(?:::\w+)? (?:=|<>|IN) \(?('\w+'(?:, '\w+')*)", text):
+        found.setdefault(name, {"another"}).update(re.findall(r"\w+", words))
+    return {name: tuple(sorted(words | set(CHOICES.get(name, ())))) for name, words in found.items()}
+
+
 def page_parameters(name: str) -> Iterator[tuple[str, dict[str, object]]]:
     """Texts of a statement of the page, with values for each."""
     text = re.sub(r"--.*", "", page_text(name))
     names = [*re.findall(r"\$(\w+)", text), *optional_of(name)]
     optional = set(re.findall(r"\$(\w+)(?:::\w+)? IS (?:NOT )?NULL", text)) | optional_of(name)
-    choices = CHOICES | ({"kind": KINDS} if name == "inefficient" else {})
+    choices = CHOICES | compared_with(text) | ({"kind": KINDS} if name == "inefficient" else {})
     chosen = [[(each, value) for value in choices[each]] for each in choices if each in names]
     for made in itertools.product(*chosen):
         for absent in (True, False) if optional else (False,):
@@ -133,14 +145,20 @@ def test_a_statement_of_the_page_streams_no_cte(database: duckdb.DuckDBPyConnect
         assert not streamed(database, text, given), given
 
 
-@pytest.mark.parametrize("name", ["ENUM_MODULE", "NPU_MODULE_MEM", "OP_MEMORY", "STEP_TIME"])
+@pytest.mark.parametrize(
+    "name", [name for name in mindstudio_names() if "one value" not in mindstudio_text(name)]
+)
 def test_a_view_of_mindstudios_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
-    assert STREAMED not in plan(database, f"FROM mindstudio.{name}", {})
+    check_view(database, f"mindstudio.{name}", mindstudio_text(name))
 
 
 @pytest.mark.parametrize("name", [name for name in view_names() if "one value" not in view_text(name)])
 def test_a_view_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -> None:
-    signature = re.search(r"MACRO \w+\((.*?)\) AS TABLE", view_text(name), re.DOTALL)
+    check_view(database, name, view_text(name))
+
+
+def check_view(database: duckdb.DuckDBPyConnection, name: str, text: str) -> None:
+    signature = re.search(r"MACRO [\w.]+\((.*?)\) AS TABLE", text, re.DOTALL)
     if signature is None:
         assert STREAMED not in plan(database, f"FROM {name}", {})
         return
@@ -148,6 +166,30 @@ def test_a_view_streams_no_cte(database: duckdb.DuckDBPyConnection, name: str) -
     values = {p: ARGUMENTS[p] for p in needed if p in ARGUMENTS}
     asked = ", ".join(f"${p}" if p in values else "NULL" for p in needed)
     assert STREAMED not in plan(database, f"FROM {name}({asked})", values)
+
+
+STATEMENTS = [
+    f"{folder.name}/{file.name}"
+    for folder in (Path(sql_of_ours.__file__).parent / name for name in ("exports", "prune", "summaries"))
+    for file in sorted(folder.glob("*.sql"))
+    if file.stem not in {"mindstudio_tables", "skyline_tables", "write_parquet"}  # they write files
+]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_statement_of_an_export_or_of_the_aggregator_streams_no_cte(
+    database: duckdb.DuckDBPyConnection, name: str
+) -> None:
+    text = (Path(sql_of_ours.__file__).parent / name).read_text()
+    bare = re.sub(r"--.*", "", text)
+    optional = set(re.findall(r"\$(\w+)(?:::\w+)? IS (?:NOT )?NULL", bare))
+    database.register("due", DUE.empty_table())
+    database.execute("CREATE OR REPLACE TEMP TABLE summary_due AS FROM due")
+    for absent in (set(), optional):
+        given = {
+            each: None if each in absent else ASKED.get(each, 1) for each in re.findall(r"\$(\w+)", bare)
+        }
+        assert STREAMED not in plan(database, text, given), absent
 
 
 def test_a_cut_lake_streams_no_cte(database: duckdb.DuckDBPyConnection) -> None:

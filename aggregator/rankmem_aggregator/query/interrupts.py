@@ -69,7 +69,7 @@ class Interrupts:
             self._interrupted = False
 
     def _end_all(self) -> None:
-        for end in self._ends.values():
+        for end in list(self._ends.values()):  # Python may collect, and so end, a forgotten stream meanwhile
             end()
 
     def _repeat(self) -> None:

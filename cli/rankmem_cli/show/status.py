@@ -32,8 +32,12 @@ class ShipperState:
     error: str = ""
 
 
-def aggregator_lines(state: AggregatorState | None) -> list[str]:
-    """The aggregator's state in two lines, or one line if no aggregator holds the file."""
+def aggregator_lines(state: AggregatorState | None, target: str) -> list[str]:
+    """The aggregator's state in two lines, or one line where none was asked."""
+    from rankmem_aggregator.lake.files import is_lake_address
+
+    if state is None and is_lake_address(target):
+        return ["asked without an aggregator: what one has received and not yet written is not in it"]
     if state is None:
         return ["no aggregator holds this file: nothing is being added to it"]
     damaged = (

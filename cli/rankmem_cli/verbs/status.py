@@ -25,6 +25,6 @@ def status(
         with show_progress("querying"):
             rows = queries.status(facts.session_id)
             here = session_dirs_here(facts.session_id)
-            notes = [*aggregator_lines(queries.aggregator_state()), *shipper_line(here)]
+            notes = [*aggregator_lines(queries.aggregator_state(), queries.target), *shipper_line(here)]
             notes += [*set_aside_lines(here), *steady_lines(rows)]
         show_answer(queries, facts, rows, columns.status(), output=output, notes=notes)

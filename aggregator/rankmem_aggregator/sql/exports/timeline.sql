@@ -99,5 +99,6 @@ FROM (
     LEFT JOIN born AS n USING (allocation_id)
     LEFT JOIN (FROM change WHERE is_last) AS c USING (allocation_id)
 ) AS changes
+CROSS JOIN unstreamed
 WHERE seq BETWEEN $first AND $last
 ORDER BY seq, action;

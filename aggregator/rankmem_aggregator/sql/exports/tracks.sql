@@ -32,6 +32,7 @@ WITH active AS (
         count(DISTINCT e.component) AS num_components
     FROM memory_event AS e
     LEFT JOIN rank_span AS s USING (session_id, attempt, rank)
+    CROSS JOIN unstreamed
     WHERE e.session_id = $session
         AND ($from_ns::BIGINT IS NULL OR e.time_ns + coalesce(s.offset_ns, 0) >= $from_ns)
         AND ($until_ns::BIGINT IS NULL OR e.time_ns + coalesce(s.offset_ns, 0) <= $until_ns)
@@ -63,6 +64,7 @@ quiet AS (
             count(DISTINCT stream) AS num_streams,
             count(DISTINCT component) AS num_components
         FROM allocation_record
+        CROSS JOIN unstreamed
         WHERE session_id = $session
         GROUP BY attempt, rank, device
     ) AS d USING (attempt, rank, device)

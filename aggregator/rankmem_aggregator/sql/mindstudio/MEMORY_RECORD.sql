@@ -28,6 +28,7 @@ CROSS JOIN LATERAL (
         t.reserved_bytes AS reserved,
         t.active_bytes AS active,
         t.stream AS stream
+    FROM unstreamed
     UNION ALL
     SELECT t.sum_name, t.sum_allocated_bytes, t.sum_reserved_bytes, t.sum_active_bytes, t.sum_stream
 ) AS r

@@ -19,6 +19,7 @@ SELECT
 FROM app_curve AS p
 CROSS JOIN LATERAL (
     SELECT 'app' AS type, p.app_reserved_bytes AS bytes
+    FROM unstreamed
     UNION ALL
     SELECT 'device', p.device_used_bytes
 ) AS t

@@ -27,7 +27,10 @@ WITH bucket AS MATERIALIZED (
 ),
 -- The events of a bucket that is read one by one, in blocks of 64 positions.
 block AS (
-    SELECT seq_first, seq_last, unnest(range(seq_first // 64, seq_last // 64 + 1)) AS of_64 FROM bucket WHERE NOT is_whole
+    SELECT seq_first, seq_last, of_64
+    FROM bucket
+    CROSS JOIN range(seq_first // 64, seq_last // 64 + 1) AS part(of_64)
+    WHERE NOT is_whole
 ),
 cell AS (
     SELECT

@@ -63,9 +63,6 @@ process AS (
         AND p.time_ns + coalesce(l.offset_ns, 0) <= $until_ns
     GROUP BY p.rank, p.attempt, p.device, bin
 ),
-ending AS (
-    SELECT * FROM allocator FULL OUTER JOIN process USING (rank, attempt, device, bin)
-),
 carried AS (
     SELECT
         rank,
@@ -78,7 +75,8 @@ carried AS (
         last_value(app_bytes IGNORE NULLS) OVER life AS app_bytes,
         last_value(total_bytes IGNORE NULLS) OVER life AS total_bytes,
         last_value(free_bytes IGNORE NULLS) OVER life AS free_bytes
-    FROM ending
+    FROM allocator
+    FULL OUTER JOIN process USING (rank, attempt, device, bin)
     WINDOW life AS (
         PARTITION BY rank, attempt, device ORDER BY bin ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     )

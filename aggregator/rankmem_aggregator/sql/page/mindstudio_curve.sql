@@ -14,11 +14,16 @@ WITH course AS (
     SELECT time_ms, legend, mb FROM mindstudio.stream_curve($session, $rank) WHERE $by = 'stream'
     UNION ALL
     SELECT time_ms, legend, mb FROM mindstudio.component_curve($session, $rank) WHERE $by = 'component'
+),
+held AS (
+    SELECT legend, max(time_ms) AS from_ms
+    FROM course
+    WHERE time_ms <= $from_ms
+    GROUP BY legend
 )
-SELECT legend, time_ms, mb
-FROM course
-WHERE time_ms <= $until_ms
-    AND time_ms >= coalesce(
-        (SELECT max(e.time_ms) FROM course AS e WHERE e.legend = course.legend AND e.time_ms <= $from_ms), $from_ms
-    )
-ORDER BY legend, time_ms, mb;
+SELECT c.legend, c.time_ms, c.mb
+FROM course AS c
+LEFT JOIN held AS h USING (legend)
+CROSS JOIN unstreamed
+WHERE c.time_ms BETWEEN coalesce(h.from_ms, $from_ms) AND $until_ms
+ORDER BY c.legend, c.time_ms, c.mb;

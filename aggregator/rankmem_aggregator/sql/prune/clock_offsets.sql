@@ -4,5 +4,6 @@
 DELETE FROM clock_offset AS c
 WHERE NOT EXISTS (
     FROM rank_info AS r
+    CROSS JOIN unstreamed
     WHERE r.host_uid = c.host_uid AND c.time_ns >= coalesce(r.started_at_ns, 0) - 60000000000
 );

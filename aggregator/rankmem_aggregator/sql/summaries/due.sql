@@ -52,5 +52,6 @@ SELECT
     least(seq_settled, greatest(seq_from, -1) + $of_pass) AS seq_upto,
     final AND seq_upto = last_sequence AS final
 FROM settled
+CROSS JOIN unstreamed
 WHERE seq_settled > greatest(seq_from, -1) + CASE WHEN final THEN 0 ELSE $least END
 ORDER BY seq_upto - greatest(seq_from, -1) DESC, session_id, attempt, rank;
