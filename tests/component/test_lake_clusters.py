@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,6 +177,19 @@ def test_a_spark_server_that_dies_over_a_part_fails_the_question(lake: str) -> N
         with pytest.raises(RankmemError, match=match) as caught:
             list(queries.engine.run(whole_of(queries, DeadlyTask)))
         assert caught.value.code is Code.UNAVAILABLE
+
+
+@needs_spark
+def test_a_session_of_spark_is_not_collected_amid_the_work_of_another() -> None:
+    """It would wait for itself: it shuts down the threads to which that work is just handed."""
+    with sail() as address:
+        engine = open_engine(address)
+        assert engine.workers
+        session = weakref.ref(engine._client)  # type: ignore[attr-defined]
+        engine.close()
+        del engine
+        gc.collect()
+        assert session() is not None
 
 
 @needs_spark

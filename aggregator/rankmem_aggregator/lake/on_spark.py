@@ -34,6 +34,9 @@ WORKERS_UNKNOWN: Final = 8
 """For a server that does not show how many it runs, as Sail, or that runs one."""
 CHUNK_BYTES: Final = 16 << 20
 """Of a row of an answer: Spark's messages are no larger than 128 MiB, and have rows whole."""
+_sessions: Final[list[Any]] = []
+"""All that this process has had. One that Python collects shuts down pyspark's threads, wherever it is: amid
+handing them work it waited for itself for ever (pyspark 4.1, ``SparkSession.__del__``)."""
 _COLUMNS: Final = "place int, kind string, code string, message string, hint string, rows binary"
 
 
@@ -64,6 +67,7 @@ class OnSpark(Cluster):
 
         try:
             spark = SparkSession.builder.remote(self._address).create()
+            _sessions.append(spark)
             spark.client.set_retry_policies([])  # it would try for minutes
             parts = spark.range(1 << 16).select(spark_partition_id()).distinct().count()
         except Exception as exc:
