@@ -208,6 +208,24 @@ def test_in_a_training_what_is_trained_is_the_model_whatever_was_called_before(
     assert told == [("Linear", [9, 2]), *(("Sequential", [size, 2]) for size in (1, 2, 3))]
 
 
+def test_a_frozen_model_through_which_backward_goes_to_what_is_trained_counts_as_trained(
+    traced: Traced,
+) -> None:
+    """As of prompts before a language model; a tower before them is none, however large."""
+    tower, prompts, model = nn.Linear(2, 99), nn.Embedding(3, 2), nn.Sequential(nn.Linear(2, 9))
+    tower.requires_grad_(False)
+    model.requires_grad_(False)
+    traced.has_optimizer = True
+    for size in (1, 2):
+        tower(torch.ones(9, 2))
+        made = prompts(torch.arange(3))
+        model(made[:size]).sum().backward()
+        traced.steps.record(0)
+    told = [(step, path, *shapes) for step, path, shapes in traced.inputs()]
+    first = [(0, "Linear", [9, 2]), (0, "Embedding", [3]), (0, "Sequential", [1, 2])]
+    assert told == [*first, (1, "Sequential", [2, 2])]
+
+
 def test_of_models_that_are_trained_the_largest_counts_and_its_validation_too(traced: Traced) -> None:
     critic, actor = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 9))
     traced.has_optimizer = True

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rankmem_aggregator.insights.as_cuda import Variant, variants
 from rankmem_aggregator.insights.capacity import reserved_and_needed, runs_in
-from rankmem_aggregator.insights.fit_sizes import Recorded, Wanted
+from rankmem_aggregator.insights.fit_sizes import DIFFERING_SHARE, Recorded, Wanted
 from rankmem_aggregator.insights.laws import Model, of_one, of_two
 from rankmem_aggregator.insights.reading import CannotTell
 from rankmem_aggregator.insights.same_code import SameCode
@@ -22,8 +22,6 @@ from rankmem_aggregator.insights.windows import refuse_without_phases
 from rankmem_aggregator.quantity_text import bytes_text
 
 TWO_SIZES_SHARE: Final = 0.01
-DIFFERING_SHARE: Final = 0.05
-"""Of what a step allocates: steps of one size that differ by more are not the same program."""
 CHANGING: Final = "aten::_convolution_double_backward"
 CHANGING_SHARE: Final = 0.06
 """Where a step has this operator: it takes other kernels, with other scratch, at other sizes, which the

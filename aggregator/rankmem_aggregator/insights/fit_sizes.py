@@ -37,6 +37,8 @@ RATIO_WITHIN: Final = 0.1
 sizes."""
 RECENT_STEPS: Final = 8
 """Of a size, among which the usual one is looked for: a training may have changed before."""
+DIFFERING_SHARE: Final = 0.05
+"""Of what a step allocates: steps of one size that differ by more are not the same program."""
 _WANTED: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<times>x?)", re.ASCII)
 
 
@@ -171,13 +173,15 @@ def read_sizes(
         for key, of_key in sorted(_steady_of(steps, key_of).items()):
             step = usual(of_key)
             allocated = [each.allocated_bytes for each in of_key if each.allocated_bytes is not None]
-            like = found.setdefault(key[0], (source, step, allocated))[1]
+            first, like, others = found.setdefault(key[0], (source, step, allocated))
             if keys.setdefault(key[0], key) != key:
                 shapes = " and ".join(inputs_text(each.inputs or ()) for each in (like, step))
                 raise CannotTell(
                     f"recorded steps whose inputs have as many bytes have other shapes: {shapes}; record "
                     f"sizes that differ in the {what} alone"
                 )
+            if first != source:
+                _refuse_unlike(others, allocated, key[0])
     if not found:
         raise CannotTell(
             "no two steps in a row have inputs of the same size, so none is steady: record two steps of "
@@ -213,6 +217,25 @@ def read_sizes(
             )
         )
     return recorded
+
+
+def _refuse_unlike(ones: Sequence[int], others: Sequence[int], size: int) -> None:
+    """Raises CannotTell where steps of two recordings, with inputs of one size, are not the same.
+
+    Args:
+        ones, others: what the steady steps of either allocate.
+        size: of their inputs.
+    """
+    if not ones or not others:
+        return
+    low, high = sorted([(min(ones), max(ones)), (min(others), max(others))])
+    if high[0] > (1 + DIFFERING_SHARE) * low[1]:
+        raise CannotTell(
+            f"in two of the recordings the model was given as much, {bytes_text(size)} in a step, but a step "
+            f"allocates {bytes_text(low[1])} in one and {bytes_text(high[0])} in the other: the programs "
+            "differ, or the model is not given what grows, as where a frozen module before it pools its "
+            "outputs"
+        )
 
 
 def _by_places(window: Window) -> int | None:
