@@ -141,16 +141,16 @@ for size in (2, 3):
     assert len(recording.of(Kind.INPUT)) == 1 + 2 * (8 + 1)
 
 
-def test_a_larger_teacher_is_the_model_until_the_student_is_trained(tmp_path: Path) -> None:
+def test_a_copy_is_the_model_until_what_it_is_a_copy_of_is_trained(tmp_path: Path) -> None:
     recording = recorded(
         """
-teacher, student = Net(64), Net()
-optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+averaged, net = Net(), Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for size in (1, 2, 3):
     with torch.no_grad():
-        teacher(torch.ones(9, 4))
-        student(torch.ones(8, 4))  # a validation, also before the first step
-    for _ in range(2): student(torch.ones(size, 4)).sum().backward()
+        averaged(torch.ones(9, 4))
+        net(torch.ones(8, 4))  # a validation, also before the first step
+    for _ in range(2): net(torch.ones(size, 4)).sum().backward()
     optimizer.step()
 """,
         tmp_path,

@@ -420,15 +420,27 @@ def test_sizes_of_two_sessions_and_of_two_files(stored: Store, tmp_path: Path) -
     assert peaks(answer)[16] == peak_bytes(16)
 
 
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        (
+            {},
+            "in two of the recordings the model was given as much, 2.00 KiB in a step, but a step allocates",
+        ),
+        (
+            {"call_bytes": 0, "size_bytes": 0},
+            "two of the recordings do not show what a step is given, and a step",
+        ),
+    ],
+)
 @pytest.mark.parametrize("other", [2, 4])
 def test_recordings_that_differ_though_the_model_is_given_as_much_are_refused(
-    other: int, stored: Store
+    other: int, given: dict[str, int], refused: str, stored: Store
 ) -> None:
     """As behind a frozen module that pools its outputs, at two lengths."""
     logs = sized_steps([2, 2]), sized_steps([other] * 2, session_id=OTHER)
-    inputs = [row for log in logs for row in given_inputs(log, [2, 2])]
+    inputs = [row | given for log in logs for row in given_inputs(log, [2, 2])]
     answer = stored(*logs, inputs=inputs).fit(logs[0].session_id, batch=["2x"], others=[OTHER])
-    refused = "the model was given as much, 2.00 KiB in a step, but a step allocates"
     assert (answer.verdict == "cannot tell", refused in answer.sentence) == ((other == 4),) * 2
 
 

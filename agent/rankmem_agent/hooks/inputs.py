@@ -53,7 +53,7 @@ def inputs_of(tensor_type: type[Any], args: Any, kwargs: Any) -> Inputs:
     found: list[tuple[str, str, tuple[int, ...], int]] = []
     size_bytes = left_out = 0
     budget = [LOOKED_AT_MAX]
-    for name, value in tensors_of(tensor_type, args, kwargs, budget):
+    for name, value in _tensors(tensor_type, args, kwargs, budget):
         try:
             shape = tuple(int(each) for each in tensor_type.shape.__get__(value))
             own_bytes = int(tensor_type.numel(value)) * int(tensor_type.element_size(value))
@@ -69,10 +69,7 @@ def inputs_of(tensor_type: type[Any], args: Any, kwargs: Any) -> Inputs:
     return Inputs(tuple(found), size_bytes, left_out + (budget[0] < 0))
 
 
-def tensors_of(
-    tensor_type: type[Any], args: Any, kwargs: Any, budget: list[int]
-) -> Iterator[tuple[str, Any]]:
-    """Name and tensor; ``budget`` has how many more are looked at."""
+def _tensors(tensor_type: type[Any], args: Any, kwargs: Any, budget: list[int]) -> Iterator[tuple[str, Any]]:
     for place, value in enumerate(args):
         yield from _within(tensor_type, str(place), value, DEPTH_MAX, budget)
     for name, value in (kwargs or {}).items():

@@ -7,9 +7,7 @@ kept; it is silent while something is traced.
 
 **The model** is the module with the most parameters of those that were called from outside of all modules:
 a loss has none, an encoder that runs before the model has fewer. Called part by part, it is the largest part.
-In a training a module that is trained comes before all that are not, whatever their size: a teacher, a frozen
-encoder, an average that was evaluated before the first step. A frozen one that is given what is trained
-(prompts) counts as trained.
+Of two as large the one that is trained is it: not a copy with averaged weights that was evaluated before.
 
 **A step of inference** is a call of the model in a process in which no optimizer was made and the program
 ends no steps itself. It ends as the call returns; where autograd records, a backward may follow, and it ends
@@ -24,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
-from rankmem_agent.hooks.inputs import CONTAINERS, DEPTH_MAX, LOOKED_AT_MAX, Inputs, inputs_of, tensors_of
+from rankmem_agent.hooks.inputs import CONTAINERS, DEPTH_MAX, Inputs, inputs_of
 from rankmem_agent.hooks.module_frames import ModuleReader
 from rankmem_agent.hooks.module_names import parameters
 from rankmem_agent.hooks.recorder import Recorder
@@ -165,7 +163,7 @@ class ModelCalls:
     def _follow(self, module: Any, args: Any, kwargs: Any, grad: int) -> int:
         self._asked[grad] += 1
         asked_enough = NOT_IN_THIS_STEP if self._asked[grad] >= ASKED_MAX else 0
-        if not self._is_model(module, args, kwargs, grad):
+        if not self._is_model(module, grad):
             return asked_enough | (SAME_AGAIN if id(module) in self._sizes else 0)
         ends = not self._others_end()
         if self._is_pending and ends:
@@ -188,25 +186,23 @@ class ModelCalls:
     def _others_end(self) -> bool:
         return self._steps.others_end or self._was_optimizer_made()
 
-    def _is_model(self, module: Any, args: Any, kwargs: Any, grad: int) -> bool:
+    def _is_model(self, module: Any, grad: int) -> bool:
         key = id(module)
         known = self._sizes.get(key)
         size = known[1] if known is not None else self._measure(key, module)
-        if not size:
+        largest = self._sizes.get(self._model, (None, 0))[1]
+        if not size or size < largest:
             return False
         if key != self._model or not self._is_trained:
-            may_be = bool(grad) and self._was_optimizer_made()
-            is_trained = may_be and self._has_trained(module, args, kwargs)
-            largest = self._sizes.get(self._model, (None, 0))[1]
-            if (is_trained, size) > (self._is_trained, largest) or key == self._model:
+            is_trained = bool(grad) and self._was_optimizer_made() and self._has_trained(module)
+            if (size, is_trained) > (largest, self._is_trained) or key == self._model:
                 self._model, self._is_trained = key, is_trained
         return key == self._model
 
-    def _has_trained(self, module: Any, args: Any, kwargs: Any) -> bool:
+    def _has_trained(self, module: Any) -> bool:
         requires_grad: Any = self._tensor_type.requires_grad
         with unseen_by_modes():
-            given = tensors_of(self._tensor_type, args, kwargs, [LOOKED_AT_MAX])
-            return any(requires_grad.__get__(each) for _, each in (*parameters(module), *given))
+            return any(requires_grad.__get__(parameter) for _, parameter in parameters(module))
 
     def _measure(self, key: int, module: Any) -> int:
         if self._tracing.hides_tensors():

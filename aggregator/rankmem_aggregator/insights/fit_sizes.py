@@ -229,13 +229,19 @@ def _refuse_unlike(ones: Sequence[int], others: Sequence[int], size: int) -> Non
     if not ones or not others:
         return
     low, high = sorted([(min(ones), max(ones)), (min(others), max(others))])
-    if high[0] > (1 + DIFFERING_SHARE) * low[1]:
+    if high[0] <= (1 + DIFFERING_SHARE) * low[1]:
+        return
+    allocates = f"a step allocates {bytes_text(low[1])} in one and {bytes_text(high[0])} in the other"
+    if not size:
         raise CannotTell(
-            f"in two of the recordings the model was given as much, {bytes_text(size)} in a step, but a step "
-            f"allocates {bytes_text(low[1])} in one and {bytes_text(high[0])} in the other: the programs "
-            "differ, or the model is not given what grows, as where a frozen module before it pools its "
-            "outputs"
+            f"two of the recordings do not show what a step is given, and {allocates}: their sizes cannot be "
+            "told apart, as where the largest module is frozen and not the one that is trained"
         )
+    raise CannotTell(
+        f"in two of the recordings the model was given as much, {bytes_text(size)} in a step, but {allocates}"
+        ": the programs differ, or the model is not given what grows, as where a frozen module before it "
+        "pools its outputs"
+    )
 
 
 def _by_places(window: Window) -> int | None:
