@@ -245,11 +245,19 @@ def test_every_spelling_of_a_refused_type_is_refused(store: Store, queries: Clie
                 rows(queries, f"SELECT {cast}")
 
 
-@pytest.mark.parametrize("text", [*map(query_text, query_names()), *map(page_text, page_names())])
-def test_a_statement_of_ours_is_not_too_large_for_an_aggregator(store: Store, text: str) -> None:
+def test_no_statement_of_ours_is_too_large_for_an_aggregator(store: Store) -> None:
     """Nor for one of a lake, where views stand as the tables."""
+    refused = []
     with store.cursor() as cursor:
-        check_statement(cursor, text, read_catalog(cursor))
+        catalog = read_catalog(cursor)
+        for name, text_of in [(n, query_text) for n in query_names()] + [
+            (n, page_text) for n in page_names()
+        ]:
+            try:
+                check_statement(cursor, text_of(name), catalog)
+            except RankmemError as error:
+                refused.append((name, error.message))
+    assert refused == []
 
 
 def test_a_view_that_stands_as_a_table_counts_as_one(store: Store) -> None:
