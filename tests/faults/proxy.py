@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,7 +71,11 @@ class Proxy:
         self._loop.close()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
+        # Nobody listens at the target yet: given its port, the proxy would connect to itself, without end.
+        with socket.socket() as held:
+            with contextlib.suppress(OSError):
+                held.bind(("127.0.0.1", self._target_port))
+            self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
