@@ -447,8 +447,8 @@ STEP: Final = Table(
 STEP_INPUT: Final = Table(
     name="step_input",
     doc="A tensor that a call of the model is given: the batch. The model is the largest module that is "
-    "called; of two as large, the one that is trained. The first 8 calls of a step with autograd and the "
-    "first 8 without, 16 tensors of each; not of calls that are traced.",
+    "called; of two of the same size, the one that is trained. The first 8 calls of a step with autograd "
+    "and the first 8 without, 16 tensors of each; not of calls that are traced.",
     columns=(
         *_OF_RANK,
         _int("step", "Number of the step, from 0.", nullable=False),

@@ -7,7 +7,7 @@ kept; it is silent while something is traced.
 
 **The model** is the module with the most parameters of those that were called from outside of all modules:
 a loss has none, an encoder that runs before the model has fewer. Called part by part, it is the largest part.
-Of two as large the one that is trained is it: not a copy with averaged weights that was evaluated before.
+Of two of the same size it is the one that is trained, not a copy with averaged weights evaluated first.
 
 **A step of inference** is a call of the model in a process in which no optimizer was made and the program
 ends no steps itself. It ends as the call returns; where autograd records, a backward may follow, and it ends

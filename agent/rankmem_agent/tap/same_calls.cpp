@@ -150,6 +150,9 @@ bool is_run_alone() noexcept {
          !keys.has(c10::DispatchKey::Functionalize) && c10::impl::TorchDispatchModeTLS::stack_len() == 0;
 }
 
+// Where what is kept for each grad mode has its own: 0 without autograd, 1 with it.
+size_t grad_mode() noexcept { return c10::GradMode::is_enabled() ? 1 : 0; }
+
 // What was counted in this step and grad mode.
 Memory::InStep& counted(Memory& state) noexcept {
   const uint64_t now = step.load(std::memory_order_relaxed);
@@ -157,7 +160,7 @@ Memory::InStep& counted(Memory& state) noexcept {
     state.counted_step = now;
     state.in_step[0] = state.in_step[1] = {state.limits.calls, 0, 0};
   }
-  return state.in_step[c10::GradMode::is_enabled() ? 1 : 0];
+  return state.in_step[grad_mode()];
 }
 
 uint64_t hash_of(const CallQuestion& question, bool with_grad) noexcept {
@@ -244,7 +247,7 @@ void others_end() noexcept {
 long answer_if_same(CallQuestion& question) noexcept try {
   Memory& state = memory();
   if (!state.is_on) return -1;
-  if (state.others[c10::GradMode::is_enabled() ? 1 : 0].contains(question.module)) {
+  if (state.others[grad_mode()].contains(question.module)) {
     return ++counted(state).others < state.limits.asked ? 0 : kRootNotInThisStep;
   }
   question.is_given = is_run_alone() && read_given(question);
@@ -271,7 +274,7 @@ void learn_answer(const CallQuestion& question, long answer) noexcept try {
   // Another thread may have asked meanwhile: what it was told of the model is newer, or older.
   if ((answer & kRootSameAgain) == 0 || question.times_changed != state.times_changed) return;
   if ((answer & kRootIsModel) == 0) {
-    state.others[c10::GradMode::is_enabled() ? 1 : 0].insert(question.module);
+    state.others[grad_mode()].insert(question.module);
     return;
   }
   if (state.model != question.module) {  // another one is the model now

@@ -111,7 +111,7 @@ def answer_of(session_id: str, traced: TracedDevice, found: Check) -> Answer:
     may_be_of_older = (
         best is not None
         and trace.num_older > 0
-        and (best["saved_bytes"] < current["needed_bytes"] * OLDER_SHARE)
+        and best["saved_bytes"] < current["needed_bytes"] * OLDER_SHARE
     )
     return Answer(
         question="fragmentation",
