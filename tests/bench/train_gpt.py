@@ -90,6 +90,7 @@ def main() -> None:
     if int(os.environ.get("RANK", "0")) == 0:
         arguments.out.write_text(json.dumps(result))
     if distributed:
+        time.sleep(0.1)  # or gloo may hang: docs/launchers.md
         torch.distributed.destroy_process_group()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 
 import grpc
 import pytest
 
+from rankmem_cli.run import child
 from rankmem_cli.run.child import SignalRelay
 
 
@@ -73,3 +75,37 @@ def test_a_command_that_cannot_be_executed_is_an_os_error_with_children_ignored(
 def test_a_broken_pipe_ends_the_command_with_children_ignored() -> None:
     with SignalRelay() as relay:
         assert relay.run(("sh", "-c", "kill -PIPE $$"), os.environ) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_just_as_the_command_ends_leaves_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    exit_codes: list[int] = []
+
+    def wait_and_receive(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> None:
+        waits(process, meanwhile)
+        os.kill(os.getpid(), number)
+
+    waits = child._wait
+    monkeypatch.setattr(child, "_wait", wait_and_receive)
+    with SignalRelay() as relay:
+        command = (sys.executable, "-S", "-c", "import os; os.setpgid(0, 0); raise SystemExit(7)")
+        code = relay.run(command, os.environ, ended=lambda pid, exited: exit_codes.append(exited.code))
+    assert (code, exit_codes) == (7, [7])
+
+
+def test_a_signal_that_may_not_be_sent_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int, number: int) -> None:
+        if number == signal.SIGTERM:
+            raise PermissionError
+        kill(pid, number)
+
+    def receive(process: subprocess.Popen[bytes], meanwhile: Callable[[], None]) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    kill = os.kill
+    monkeypatch.setattr(child, "_wait", receive)
+    monkeypatch.setattr(os, "kill", refuse)
+    with SignalRelay() as relay:
+        assert relay.run((sys.executable, "-S", "-c", "raise SystemExit(7)"), os.environ) == 7

@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -41,6 +42,7 @@ def main() -> None:
         if rank == 0:
             print(f"step {step} loss {loss.item().hex()}", flush=True)
     if dist.is_initialized():
+        time.sleep(0.1)  # or gloo may hang: docs/launchers.md
         dist.destroy_process_group()
     if rank == 0:
         end(arguments.end)

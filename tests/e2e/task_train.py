@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import timedelta
 
 import torch
@@ -28,6 +29,7 @@ def main() -> None:
         net(torch.randn(32, 64)).square().mean().backward()
         optimizer.step()
     dist.barrier()
+    time.sleep(0.1)  # or gloo may hang: docs/launchers.md
     dist.destroy_process_group()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from ending import outputs
 from main_job import RANKMEM, RUN, TIMEOUT_S, TORCHRUN, environment, rows
 from rankmem_aggregator import connect
 from rankmem_cli.main import app
@@ -89,7 +90,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
             assert more.exit_code == 0, more.output
             until("the window is over", reached(address, first + WINDOW_STEPS + 5))
             ending.close()
-            _, said = run.communicate(timeout=TIMEOUT_S)
+            ((_, said),) = outputs([run], TIMEOUT_S)
             assert run.returncode == 0, said
         ended = control(address, "start", "--session", TRAIN.name, "--ranks", "0-1")
     return Job(

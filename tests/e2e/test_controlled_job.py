@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 from typer.testing import CliRunner
 
+from ending import outputs
 from main_job import RUN, TIMEOUT_S, TORCHRUN, ask, environment, rows
 from rankmem_aggregator import connect
 from rankmem_cli.main import app
@@ -78,7 +79,7 @@ def _training(folder: Path, address: str) -> Iterator[None]:
             yield
         finally:
             (folder / "done").touch()
-            _, said = run.communicate(timeout=TIMEOUT_S)
+            ((_, said),) = outputs([run], TIMEOUT_S)
         assert run.returncode == 0, said
 
 

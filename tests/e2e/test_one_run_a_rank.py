@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ending import outputs
 from main_job import RUN, TIMEOUT_S, TRAIN, environment, rows
 from repetitions import PROFILE
 from served import free_port, served
@@ -66,13 +67,7 @@ def start(
 
 def ended(runs: Sequence[subprocess.Popen[str]]) -> list[str]:
     """What each said, once all have ended well; none is left behind."""
-    try:
-        said = [run.communicate(timeout=TIMEOUT_S)[1] for run in runs]
-    finally:
-        for run in runs:
-            if run.poll() is None:
-                run.terminate()  # goes on to its training
-                run.communicate(timeout=TIMEOUT_S)
+    said = [text for _, text in outputs(runs, TIMEOUT_S)]
     assert [run.returncode for run in runs] == [0] * len(runs), said
     return said
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ending import outputs
 from main_job import RUN, TIMEOUT_S, TRAIN, environment, rankmem, rows
 from served import free_port, served
 
@@ -72,7 +73,7 @@ def test_two_hosts_of_a_torchrun_are_one_session(tmp_path: Path, aggregator: str
                 text=True,
             )
         )
-    said = [launch.communicate(timeout=TIMEOUT_S)[1] for launch in launches]
+    said = [text for _, text in outputs(launches, TIMEOUT_S)]
     assert [launch.returncode for launch in launches] == [0, 0], said
     assert all("a separate session" not in text for text in said)
     place = ("--aggregator", aggregator)

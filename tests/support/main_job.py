@@ -13,6 +13,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
+from ending import outputs
 from rankmem_cli.main import app
 
 TRAIN = Path(__file__).parents[1] / "e2e" / "main_job_train.py"
@@ -29,6 +30,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
     """The variables of a command whose spools lie below ``folder``, with nothing of rankmem's inherited."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RANKMEM_")}
     kept |= {"OMP_NUM_THREADS": "1", "RANKMEM_SPOOL_DIR": str(folder / "spool"), "NO_COLOR": "1"}
+    kept["PYTHONFAULTHANDLER"] = "1"  # for ending.py
     if "RANKMEM_TAP_CACHE" in os.environ:
         kept["RANKMEM_TAP_CACHE"] = os.environ["RANKMEM_TAP_CACHE"]
     return kept | more
@@ -43,17 +45,17 @@ def call(
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command in ``folder`` to its end."""
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         cwd=folder,
         env=environment(folder, **variables),
-        input=text_in,
-        stdin=subprocess.DEVNULL if text_in is None else None,
-        capture_output=True,
+        stdin=subprocess.DEVNULL if text_in is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    ) as run:
+        ((out, said),) = outputs([run], timeout_s, text_in)
+    return subprocess.CompletedProcess(command, run.returncode, out, said)
 
 
 def ask(folder: Path, *arguments: str) -> Result:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -161,6 +162,7 @@ def main(model: str, changes: list[str], batch: int) -> None:
         train(model, change, batch, is_parallel=is_parallel)
         gc.collect()
     if is_parallel:
+        time.sleep(0.1)  # or gloo may hang: docs/launchers.md
         torch.distributed.destroy_process_group()
 
 

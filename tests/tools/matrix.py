@@ -48,7 +48,7 @@ HEAD: Final = (
 _NOT_NEEDED: Final = re.compile(r"^(nvidia|cuda|triton|pytorch-triton|setuptools)")
 _TIMEOUT_S: Final = 900
 _HOOKED: Final = """
-import os, torch, torch.distributed as dist
+import os, time, torch, torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 torch.manual_seed(0)
 dist.init_process_group("gloo", init_method="file://" + os.environ["MATRIX_STORE"], rank=0, world_size=1)
@@ -62,6 +62,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 print(loss.item().hex())
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()
 """
 _FACTS: Final = """

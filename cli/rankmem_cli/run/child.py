@@ -7,6 +7,7 @@ never sends a signal that the child has already received from the terminal or wi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -110,17 +111,16 @@ class SignalRelay:
         with start(command, environment, folder) as process:
             self._process = process
             for number in self._waiting:
-                process.send_signal(number)
+                _send(process, number)
             _wait(process, meanwhile)
             _report_exit(process.pid, ended)
-            process.wait()
-        self._process, self._expects_child = None, False
+            self._process, self._expects_child = None, False
         return process.returncode if process.returncode >= 0 else SIGNALLED - process.returncode
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         if self._process is not None:
             if not self._child_received(self._process, number):
-                self._process.send_signal(number)
+                _send(self._process, number)
         elif self._expects_child:
             self._waiting.append(number)  # between fork and here: sent to the child once it is known
         elif number in ASKS_TO_STOP:
@@ -164,6 +164,12 @@ def _start_ignoring_children(
         process.wait()
         raise OSError(int(number), os.strerror(int(number)), command[0])
     return process
+
+
+def _send(process: subprocess.Popen[bytes], number: int) -> None:
+    """Not ``send_signal``: that reaps a child that has just ended, and its exit is still to be reported."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the command may run as another user
+        os.kill(process.pid, number)
 
 
 def _report_exit(pid: int, ended: Callable[[int, Exit], None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -114,6 +115,7 @@ def main() -> None:
     try:
         train(arguments.steps, arguments.seed)
     finally:
+        time.sleep(0.1)  # or gloo may hang: docs/launchers.md
         dist.destroy_process_group()
 
 

@@ -20,4 +20,5 @@ while goes_on.item():
     time.sleep(0.05)
     goes_on.fill_(float(not pathlib.Path("done").exists()))
     dist.broadcast(goes_on, 0)
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

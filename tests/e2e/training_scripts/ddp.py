@@ -1,5 +1,7 @@
 """DistributedDataParallel on gloo, with gradient accumulation under no_sync."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,4 +21,5 @@ for _ in range(3):
 bits("weights", model.parameters())
 declare(model=model, steps=3)
 dist.barrier()
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

@@ -1,5 +1,7 @@
 """FSDP2 on gloo over a mesh made with its keyword."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -25,4 +27,5 @@ bits("loss", [loss])
 bits("shards", [each.to_local() for each in model.parameters()])
 declare(steps=3)
 dist.barrier()
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

@@ -1,6 +1,7 @@
 """Ranks of a training on a mesh of dp x tp; each prints where torch says that it is."""
 
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -15,4 +16,5 @@ optimizer.step()
 ranks = [mesh.get_local_rank(name) for name in ("dp", "tp")]
 # In one write, since all ranks share the pipe.
 print(f"place {os.environ['RANK']} {ranks[0]} {ranks[1]}\n", end="", flush=True)
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

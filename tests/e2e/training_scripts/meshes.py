@@ -1,5 +1,7 @@
 """Meshes in every way to make them; each rank prints where torch says that it is."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -24,4 +26,5 @@ for arguments in ({}, {"mesh": None}, {"mesh": [[0, 0]]}, {"mesh": [0, 1], "no":
 print("\n".join(lines) + "\n", end="", flush=True)
 declare()
 dist.barrier()
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

@@ -1,5 +1,7 @@
 """A pipeline of two stages on gloo, GPipe's schedule, four micro-batches."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -26,4 +28,5 @@ for _ in range(2):
 bits("weights", part.parameters())
 declare(steps=2)
 dist.barrier()
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

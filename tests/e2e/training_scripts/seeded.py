@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 
 import torch
 from torch import nn
@@ -25,4 +26,5 @@ print(f"rank {os.environ.get('RANK', '-')}: {digest.hexdigest()}\n", end="", flu
 if "RANK" in os.environ:
     # Together: gloo's threads abort the process ("terminate called ...") when a peer has gone before.
     torch.distributed.barrier()
+    time.sleep(0.1)  # or gloo may hang: docs/launchers.md
     torch.distributed.destroy_process_group()

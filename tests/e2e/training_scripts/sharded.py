@@ -1,6 +1,7 @@
 """Two ranks on gloo, sharded or not: ``sharded.py WAY``."""
 
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -43,4 +44,5 @@ for _ in range(4):
     model(torch.randn(8, 40)).square().mean().backward()
     optimizer.step()
 dist.barrier()
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

@@ -32,6 +32,7 @@ def as_rank(rank: int, ranks: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     train(model=torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64)))
     dist.barrier()
+    time.sleep(0.1)  # or gloo may hang: docs/launchers.md
     dist.destroy_process_group()
 
 

@@ -5,6 +5,7 @@ Its own optimizers take CUDA's tensors alone, so torch's steps on ``main_grad``.
 """
 
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -44,4 +45,5 @@ for _ in range(5):
         parameter.grad = None
     if dist.get_rank() == 0:
         print("loss", loss.item().hex(), flush=True)
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

@@ -5,6 +5,7 @@ It takes CUDA's tensors alone: their types are said to be CUDA's, and what it ma
 
 import functools
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -77,4 +78,5 @@ for _ in range(5):
     optimizer.step()
     if dist.get_rank() == 0:
         print("loss", loss.item().hex(), flush=True)
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()

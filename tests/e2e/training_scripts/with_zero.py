@@ -1,6 +1,7 @@
 """Two ranks of DeepSpeed's ZeRO on CPU: ``with_zero.py STAGE [groups]``; prints each loss of rank 0."""
 
 import sys
+import time
 
 import deepspeed
 import torch
@@ -28,4 +29,5 @@ for _ in range(5):
     engine.step()
     if dist.get_rank() == 0:
         print("loss", loss.item().hex(), flush=True)
+time.sleep(0.1)  # or gloo may hang: docs/launchers.md
 dist.destroy_process_group()
