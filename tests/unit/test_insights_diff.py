@@ -423,7 +423,7 @@ def test_the_verb_compares_two_files_or_two_sessions_and_its_exit_code_says_the_
     assert isinstance(run("main", "pull-request", "--db", file, *sessions).exception, RankmemError)
     limit = ("--limit", "peak=10%", "--limit", "held=1GiB")
     assert run("main", "pull-request", "--db", str(database), *limit).exit_code == 0
-    for wrong in ("peak", "reserved=2%", "peak=x%", "peak=-1%", "held=much"):
+    for wrong in ("peak", "reserved=2%", "peak=x%", "peak=-1%", "peak=2", "held=much"):
         refused = run("main", "pull-request", "--db", str(database), "--limit", wrong)
         assert refused.exit_code == 1, wrong
         assert isinstance(refused.exception, Exception)

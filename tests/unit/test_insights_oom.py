@@ -106,7 +106,8 @@ def test_a_request_of_more_than_half_is_single_and_others_that_hold_what_lacks_a
     answer = answered(tmp_path, lambda connection: store(connection, log))
     assert answer.figures["kinds"] == ["foreign", "single"]
     assert answer.figures["others_bytes"] == OTHERS
-    assert "Other processes hold 120.00 MiB of the device, 4.00 MiB lack" in answer.sentence
+    assert "Other processes hold 120.00 MiB of the device: 4.00 MiB lack" in answer.sentence
+    assert "this request alone is more than half of what the device gives, 100.00 MiB" in answer.notes
     assert answer.next_commands == ("rankmem ledger --rank 0",)
     (tmp_path / "job.duckdb").unlink()
     log, _ = failing([20, 20], capacity=100 * MIB, last=64)
@@ -128,7 +129,10 @@ def test_a_step_that_needs_more_than_any_before_is_a_spike(tmp_path: Path) -> No
     answer = answered(tmp_path, lambda connection: _doubled(connection, log))
     assert answer.figures["highest_step_before_bytes"] == 20 * MIB
     assert answer.figures["kinds"] == ["spike"]
-    assert "This step needs more than any before it: at most 20.00 MiB" in answer.sentence
+    assert (
+        "This step needs more than any before it, which needed at most 20.00 MiB: 4.00 MiB lack"
+        in answer.sentence
+    )
 
 
 def _doubled(connection: duckdb.DuckDBPyConnection, log: AllocatorLog) -> None:

@@ -50,20 +50,27 @@ def _cause(figures: Figures, best: Row | None) -> str:
         setting = best["settings"] or "the default setting"
         spare = bytes_text(-best["lacks_bytes"])
         return f"Fragmentation: with {setting} the same requests find room, with {spare} to spare"
-    words = {
-        "foreign": f"Other processes hold {bytes_text(figures['others_bytes'])} of the device, {lacks} lack",
-        "single": f"This request alone is more than half of what {_giver(figures)}",
-        "leak": f"{_leak(figures)} have grown by {_leaked(figures)}, {lacks} lack (rankmem leaks)",
-        "spike": f"This step needs more than any before it: at most {_before(figures)}, {lacks} lack now",
-        "exhausted": f"Exhausted: {lacks} lack",
-    }
+    words = f"Exhausted: {lacks} lack"
+    if kind != "exhausted":
+        cause = _cause_text(figures, kind)
+        words = cause[0].upper() + cause[1:] + ("" if kind == "single" else f": {lacks} lack")
     proof = "no setting of the allocator tried would have helped"
     if figures["is_proven"] and figures["on_host"]:
         proof = "more was asked for than was free"
     elif figures["is_proven"]:
         alive = bytes_text(figures["alive_with_request_bytes"])
         proof = f"no setting can help: blocks alive and the request are {alive}, of {_capacity(figures)}"
-    return f"{words[kind]}; {proof}"
+    return f"{words}; {proof}"
+
+
+def _cause_text(figures: Figures, kind: str) -> str:
+    if kind == "foreign":
+        return f"other processes hold {bytes_text(figures['others_bytes'])} of the device"
+    if kind == "single":
+        return f"this request alone is more than half of what {_giver(figures)}"
+    if kind == "leak":
+        return f"{_leak(figures)} have grown by {_leaked(figures)} (rankmem leaks)"
+    return f"this step needs more than any before it, which needed at most {_before(figures)}"
 
 
 def _giver(figures: Figures) -> str:
@@ -77,7 +84,7 @@ def _capacity(figures: Figures) -> str:
 
 
 def _leak(figures: Figures) -> str:
-    return "A leak: lines that leak" if figures.get("is_leak_sure") else "Perhaps a leak: lines that may leak"
+    return "a leak: lines that leak" if figures.get("is_leak_sure") else "perhaps a leak: lines that may leak"
 
 
 def _leaked(figures: Figures) -> str:
@@ -139,11 +146,10 @@ def notes(
         named = [f"{row['group_name'] or 'unknown'} {bytes_text(row['live_bytes'])}" for row in groups]
         if named:
             found.append(f"held by {by}: {', '.join(named)}")
-    if figures["others_bytes"]:
-        found.append(f"other processes held {bytes_text(figures['others_bytes'])} of the device")
-    more = [kind for kind in figures["kinds"] if kind != figures["kind"]]
-    if more:
-        found.append(f"also: {', '.join(more)}")
+    if figures["others_bytes"] and figures["kind"] != "foreign":
+        found.append(_cause_text(figures, "foreign"))
+    more = [kind for kind in figures["kinds"] if kind not in (figures["kind"], "foreign")]
+    found += [_cause_text(figures, kind) for kind in more]
     if figures["num_failures"] > 1:
         which = f"failure {figures['failure']} of {figures['num_failures']}, the earliest first"
         found.append(f"{which}: --failure N has another")

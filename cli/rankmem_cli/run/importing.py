@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from rankmem_aggregator.quantity_text import counted
 from rankmem_cli.args.options import Target
 from rankmem_cli.run.destination import served_at
 from rankmem_cli.run.import_plan import lines_of, rank_source
@@ -163,26 +164,26 @@ def _import_file(
 
 def _report(session: PlannedSession, rank: StagedRank, is_new: bool) -> None:
     """Prints a line on a rank, and one on each thing that is inexact."""
-    counts = [(rank.closing.events, "events")]
+    counts = [(rank.closing.events, "event")]
     counts += [(rank.rows.get(table, 0), noun) for table, noun in _ALSO_COUNTED]
-    counted = ", ".join(f"{count_text(count)} {noun}" for count, noun in counts if count)
+    what = ", ".join(counted(count, noun) for count, noun in counts if count)
     again = "" if is_new else ", already imported"
     whose = f"rank {rank.identity.rank}{rank_source(session, rank.identity.rank)}"
-    note(f"{rank.source}: {session.format}, session {session.session_id}, {whose}: {counted}{again}")
+    note(f"{rank.source}: {session.format}, session {session.session_id}, {whose}: {what}{again}")
     if rank.closing.events_lost:
-        note(f"    {count_text(rank.closing.events_lost)} events are missing")
+        note(f"    missing: {counted(rank.closing.events_lost, 'event')}")
     for remark in rank.closing.remarks:
         note(f"    {remark}")
 
 
 _ALSO_COUNTED: Final = (
-    ("allocation_record", "blocks"),
-    ("operator_call", "operator calls"),
-    ("marker", "markers"),
-    ("kernel_launch", "kernels"),
-    ("component_sample", "samples"),
-    ("allocation_use", "used blocks"),
-    ("static_block", "static blocks"),
+    ("allocation_record", "block"),
+    ("operator_call", "operator call"),
+    ("marker", "marker"),
+    ("kernel_launch", "kernel"),
+    ("component_sample", "sample"),
+    ("allocation_use", "used block"),
+    ("static_block", "static block"),
 )
 
 
