@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from rankmem_aggregator.query.missing import and_later, with_missing
+from rankmem_aggregator.query.not_here import AN_AGGREGATOR
 from rankmem_aggregator.query.older_version import check_groups, explained
 from rankmem_aggregator.query.types import Parameters, SessionId, Value
 from rankmem_aggregator.sql import query_text
@@ -42,6 +43,8 @@ class Asking(abc.ABC):
 
     target: str
     """What was opened: the path or the address, for messages."""
+    aggregator: str = AN_AGGREGATOR
+    """To which the hosts of its sessions ship, for hints."""
     stale: str = ""
     """What the last answer may lack since a store is away, in a sentence; empty: nothing."""
     gathers_stale: bool = False

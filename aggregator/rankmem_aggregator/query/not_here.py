@@ -15,6 +15,8 @@ from rankmem_protos.errors import Code, RankmemError
 
 MARK: Final = "rows-not-here "
 """Begins the text; then session, attempt, rank, counts of stretches (missing, gone, all) and the host."""
+AN_AGGREGATOR: Final = "HOST:PORT"
+"""In a hint where the address is not known: of a lake's reader, or of an aggregator that is asked."""
 _WORDS: Final = "are not here:"
 _TEXT: Final = re.compile(re.escape(MARK) + r"(\S+) (\d+) (\d+) (\d+) (\d+) (\d+) ?(\S*)")
 
@@ -38,16 +40,17 @@ def not_here_error(text: str) -> RankmemError | None:
             message,
             "peak, status, ranks and steps need none of them, and questions about other ranks are answered",
         )
-    hint = f"rankmem fetch {session} --ranks {rank} --aggregator HOST:PORT brings them"
+    hint = f"rankmem fetch {session} --ranks {rank} --aggregator {AN_AGGREGATOR} brings them"
     return RankmemError(Code.NOT_FOUND, message, hint)
 
 
-def peak_not_here(session: str, missing: Sequence[Mapping[str, Any]]) -> RankmemError:
+def peak_not_here(session: str, missing: Sequence[Mapping[str, Any]], aggregator: str) -> RankmemError:
     """The error of a question about the job's peak which stretches that are not here can change.
 
     Args:
         session: the full id.
         missing: rows of ``stretches_at_peak``.
+        aggregator: to which the hosts of the session ship, as its reader may call it.
     """
     ranks = len({(row["attempt"], row["rank"]) for row in missing})
     hosts = sorted({row["host_uid"] or "unknown" for row in missing})
@@ -57,7 +60,7 @@ def peak_not_here(session: str, missing: Sequence[Mapping[str, Any]]) -> Rankmem
         f"events of {counted(ranks, 'rank')} that can change the peak of session {session} {_WORDS} "
         f"{len(missing):,} {'stretch' if len(missing) == 1 else 'stretches'} stayed on {_named(hosts)}{lost}"
     )
-    hint = f"rankmem fetch {session} --around job-peak --aggregator HOST:PORT brings them"
+    hint = f"rankmem fetch {session} --around job-peak --aggregator {aggregator} brings them"
     if missing and gone == len(missing):
         hint = "job_peak_interval has its bounds: rankmem job-peak shows them"
     return RankmemError(Code.NOT_FOUND, message, hint)

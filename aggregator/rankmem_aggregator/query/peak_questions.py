@@ -48,11 +48,12 @@ class PeakQuestions(InsightQuestions):
                 raise
             summits = [] if self._is_partly_here(full_id) else stretches_at_peak(self.sql, full_id, None)
             if summits:
-                raise peak_not_here(full_id, summits) from exc
+                raise peak_not_here(full_id, summits, self.aggregator) from exc
             lowest = self._answer("job_peak_lowest", session=full_id)
             if lowest.equals(self._ask("job_peak_highest", session=full_id)):
                 return lowest
-            raise peak_not_here(full_id, stretches_at_peak(self.sql, full_id, lowest)) from exc
+            deciding = stretches_at_peak(self.sql, full_id, lowest)
+            raise peak_not_here(full_id, deciding, self.aggregator) from exc
 
     def job_peak_interval(self, session: str | None = None) -> pa.Table:
         """Between which bounds the job's peak lies, by summaries and the events that are here.
@@ -114,7 +115,7 @@ class PeakQuestions(InsightQuestions):
             known = self.job_peak(full_id) if shares is None else shares
             missing = stretches_at_peak(self.sql, full_id, known, is_known=True)
             if missing:
-                raise peak_not_here(full_id, missing) from exc
+                raise peak_not_here(full_id, missing, self.aggregator) from exc
             return self._answer("job_peak_bound_here", session=full_id, shares=text_of(known))
 
     def job_peak_held(

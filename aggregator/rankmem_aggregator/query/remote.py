@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rankmem_aggregator.query.aggregator_state import AggregatorState
 from rankmem_aggregator.query.interrupts import Interrupts
+from rankmem_aggregator.query.not_here import AN_AGGREGATOR
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.query.types import Value as PythonValue
@@ -75,7 +76,7 @@ class RemoteQueries(Queries):
     def __init__(
         self, address: str, credentials: Credentials | None = None, *, timeout_s: float = 0.0
     ) -> None:
-        self.target = address
+        self.target = self.aggregator = address
         self._timeout_s = timeout_s
         self._credentials = Credentials() if credentials is None else credentials
         self._line = dial(address, self._credentials, CHANNEL_OPTIONS)
@@ -194,7 +195,9 @@ class RemoteQueries(Queries):
         details = exc.details() or ""
         trailing = _trailing(exc)
         if "rankmem-code" in trailing:
-            return RankmemError(_code(trailing["rankmem-code"]), details, trailing.get("rankmem-hint", ""))
+            hint = trailing.get("rankmem-hint", "")
+            hint = hint.replace(f"--aggregator {AN_AGGREGATOR}", f"--aggregator {self.target}")
+            return RankmemError(_code(trailing["rankmem-code"]), details, hint)
         if status is grpc.StatusCode.UNAVAILABLE:
             return RankmemError(
                 Code.UNAVAILABLE,

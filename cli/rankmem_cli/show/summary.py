@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_aggregator.quantity_text import counted
+from rankmem_aggregator.query.not_here import is_not_here
 from rankmem_cli.show import columns
 from rankmem_cli.show.completeness import note_incompleteness
 from rankmem_cli.show.not_recorded import placeholder
@@ -19,8 +20,11 @@ from rankmem_cli.show.session import SessionFacts, session_facts
 from rankmem_cli.show.steady import steady_lines
 from rankmem_cli.show.units import bytes_text, count_text, offset_text, safe_text
 from rankmem_protos.clock import distance_ns
+from rankmem_protos.errors import RankmemError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from rankmem_aggregator.query.queries import Queries
@@ -116,7 +120,23 @@ def _print_device_type(queries: Queries, facts: SessionFacts, rows: list[dict[st
             f"spread over {len(rows)}: {bytes_text(top - bottom)} between rank {highest['rank']} and rank "
             f"{lowest['rank']}{apart}"
         )
-        _print_job_peak(queries, facts, highest["device_type"])
+        _unless_not_here("job's peak", lambda: _print_job_peak(queries, facts, highest["device_type"]))
+    held_at = f"held at the peak of rank {highest['rank']}"
+    _unless_not_here(held_at, lambda: _print_held(queries, facts, highest, held_at))
+
+
+def _unless_not_here(what: str, print_it: Callable[[], None]) -> None:
+    """Says what is not known where events that it needs are still on their hosts."""
+    try:
+        print_it()
+    except RankmemError as exc:
+        if not is_not_here(exc):
+            raise
+        note(f"{what}: not known: {exc.message}")
+        note(f"Try: {exc.hint}")
+
+
+def _print_held(queries: Queries, facts: SessionFacts, highest: dict[str, Any], held_at: str) -> None:
     held = queries.ops(
         facts.session_id, at="peak", rank=highest["rank"], device=highest["device"]
     ).to_pylist()
@@ -125,7 +145,7 @@ def _print_device_type(queries: Queries, facts: SessionFacts, rows: list[dict[st
         f"{safe_text(row['operator'] or unnamed)} {bytes_text(row['live_bytes_at_peak'])}"
         for row in held[:OPERATORS_SHOWN]
     ]
-    note(f"held at the peak of rank {highest['rank']}: {', '.join(largest)}")
+    note(f"{held_at}: {', '.join(largest)}")
 
 
 def _print_job_peak(queries: Queries, facts: SessionFacts, device_type: str) -> None:
