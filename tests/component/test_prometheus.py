@@ -22,10 +22,10 @@ import pytest
 
 from file_size_limit import no_file_grows
 from ingest_client import IngestClient
+from ports import free_port
 from rankmem_aggregator.config import AggregatorConfig
 from rankmem_aggregator.server import aggregator as server
 from sample_batches import RankSource
-from served import free_port
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/rankmem-alerts.yml"

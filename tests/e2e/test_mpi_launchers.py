@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from main_job import RANKMEM, call, rows
-from served import free_port
+from ports import free_port
 
 TASK_TRAIN = (sys.executable, str(Path(__file__).with_name("task_train.py")))
 RANKS = 2

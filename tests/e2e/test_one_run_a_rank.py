@@ -14,8 +14,9 @@ import pytest
 
 from ending import outputs
 from main_job import RUN, TIMEOUT_S, TRAIN, environment, rows
+from ports import free_port
 from repetitions import PROFILE
-from served import free_port, served
+from served import served
 
 TASK_TRAIN = (sys.executable, str(Path(__file__).with_name("task_train.py")))
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")

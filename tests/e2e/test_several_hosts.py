@@ -16,7 +16,8 @@ import pytest
 
 from ending import outputs
 from main_job import RUN, TIMEOUT_S, TRAIN, environment, rankmem, rows
-from served import free_port, served
+from ports import free_port
+from served import served
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 AS_A_HOST = """

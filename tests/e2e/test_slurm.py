@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from main_job import RUN, TIMEOUT_S, TRAIN, environment, rows
-from served import free_port, served
+from ports import free_port
+from served import served
 from waiting import until
 
 NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sinfo", "scontrol")

@@ -11,8 +11,8 @@ import pytest
 
 from booted_systemd import DEPLOY, Booted, booted, missing
 from main_job import RANKMEM, RUN, call
+from ports import free_port
 from rankmem_aggregator.server import certs
-from served import free_port
 from waiting import until
 
 pytestmark = [

@@ -23,6 +23,7 @@ from typing import Final
 import pytest
 
 from faults.ledger import Written
+from ports import free_port
 from rankmem_agent.spool.election import elect, is_shipping
 from rankmem_agent.spool.folder import spools
 from waiting import DEADLINE_S, until
@@ -30,12 +31,6 @@ from waiting import DEADLINE_S, until
 TESTS: Final = Path(__file__).resolve().parents[1]
 RANK: Final = Path(__file__).with_name("reference_rank.py")
 SESSION: Final = "0TESTSESSION"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(kw_only=True)

@@ -19,9 +19,9 @@ import grpc
 import pytest
 
 import lake_serving
-from faults.scene import free_port
 from ingest_client import IngestClient
 from lake_serving import Log, check_rows, recorded_logs, send_rest
+from ports import free_port
 from rankmem_aggregator.lake.check import check_lake
 from seaweed import BUCKET, needs_weed, object_store, reached_at
 from waiting import DEADLINE_S, until

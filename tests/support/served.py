@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,10 +28,3 @@ def served(folder: Path, name: str = "job.duckdb") -> Iterator[str]:
             serving.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 serving.communicate(timeout=TIMEOUT_S)
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
