@@ -65,6 +65,23 @@ def test_an_error_in_the_next_sitecustomize_is_reported_as_ever_and_the_agent_wa
     assert "no_such_module" in done.stderr
 
 
+@pytest.mark.parametrize("given", ["", ":lib", "lib:", "lib::other", ":", "lib"])
+@pytest.mark.parametrize("extended", ["{}", "{}:more", "more:{}"])
+def test_the_working_directory_is_on_the_path_where_it_is_without_us(
+    given: str, extended: str, tmp_path: Path
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "train.py"
+    script.write_text("import sys; print(sys.path)")
+    base = {"PYTHONPATH": given}
+    paths = []
+    for variables in (base, environment(base, session_id="s", aggregator="a:1")):
+        variables["PYTHONPATH"] = extended.format(variables["PYTHONPATH"])  # in a script of the user's
+        command = [sys.executable, str(script)]
+        paths.append(subprocess.check_output(command, cwd=tmp_path, env=variables, text=True, timeout=60))
+    assert paths[0] == paths[1]
+
+
 def test_every_process_marks_the_environment_for_its_children(tmp_path: Path) -> None:
     code = """
 import os, subprocess, sys

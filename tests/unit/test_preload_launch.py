@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from rankmem_agent.preload import launch
 
 
 def test_the_preload_folder_leads_the_path_and_the_user_s_stays() -> None:
     base = {"PYTHONPATH": "/a::/b", "HOME": "/home/me", "RANKMEM_CLAIMED": "1 plain"}
     made = launch.environment(base, session_id="1ng35yz7rzsj", aggregator="127.0.0.1:9", name="nightly")
-    assert made["PYTHONPATH"].split(os.pathsep) == [str(launch.SITE), "/a", "/b"]
+    assert made["PYTHONPATH"].split(os.pathsep) == [str(launch.SITE), "/a", "", "/b"]
     assert (launch.SITE / "sitecustomize.py").is_file()
     assert made["RANKMEM_SESSION"] == "1ng35yz7rzsj"
     assert made["RANKMEM_AGGREGATOR"] == "127.0.0.1:9"
@@ -22,9 +24,13 @@ def test_the_preload_folder_leads_the_path_and_the_user_s_stays() -> None:
     assert base["PYTHONPATH"] == "/a::/b"
 
 
-def test_an_empty_path_gets_no_trailing_separator() -> None:
+@pytest.mark.parametrize("base", [{}, {"PYTHONPATH": ""}])
+def test_an_empty_path_gets_no_trailing_separator(base: dict[str, str]) -> None:
     """It would put the working directory on the trainer's path."""
-    assert launch.environment({}, session_id="s", aggregator="a:1")["PYTHONPATH"] == str(launch.SITE)
+    made = launch.environment(base, session_id="s", aggregator="a:1")
+    assert made["PYTHONPATH"] == f"{launch.SITE}{os.sep}"  # so that it is seen if a script extends it
+    again = launch.environment(made, session_id="s", aggregator="a:1")
+    assert again["PYTHONPATH"] == made["PYTHONPATH"]
 
 
 def test_the_spool_folder_is_made_absolute() -> None:

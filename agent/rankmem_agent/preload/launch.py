@@ -41,13 +41,16 @@ def environment(
         drain_s: how long, in seconds, the last rank of a host waits for the last acknowledgement; 0: the
             caller waits.
     """
-    paths = [str(SITE), *(path for path in base.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    given = base.get("PYTHONPATH", "")
+    # An empty entry is the working directory, as in ``$PYTHONPATH:/lib`` of a variable that was not set.
+    paths = [path for path in given.split(os.pathsep) if path.rstrip(os.sep) != str(SITE)] if given else []
+    first = str(SITE) if paths else f"{SITE}{os.sep}"  # see _LONE in sitecustomize.py
     kept = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
     preloaded = (
         kept
         | (credentials or Credentials()).environment()
         | {
-            "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+            "PYTHONPATH": os.pathsep.join(dict.fromkeys([first, *paths])),
             "RANKMEM_PRELOAD": "1",
             "RANKMEM_SESSION": session_id,
             "RANKMEM_AGGREGATOR": aggregator,

@@ -9,16 +9,20 @@ nothing, and never raise.
 import os
 import sys
 
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_LONE = _HERE + os.sep
+"""How ``rankmem run`` writes it where PYTHONPATH was not set. A script that extends the variable
+(``$PYTHONPATH:/lib``) would have left an empty entry without us: the working directory."""
+
 
 def _run_next_sitecustomize() -> None:
     """Runs the next sitecustomize on sys.path under its own name, as if this folder were not there.
 
     Its errors are site's to report, as without us; having none is the usual case.
     """
-    here = os.path.dirname(os.path.abspath(__file__))
-    ours = [entry for entry in sys.path if entry and os.path.abspath(entry) == here]
+    ours = [entry for entry in sys.path if entry and os.path.abspath(entry) == _HERE]
     for entry in ours:
-        sys.path.remove(entry)  # the user's program sees its own sys.path
+        _remove(entry)  # the user's program sees its own sys.path
     this = sys.modules.pop("sitecustomize", None)
     try:
         # Another file of this name, now that ours is off the path.
@@ -28,6 +32,19 @@ def _run_next_sitecustomize() -> None:
             raise
         if this is not None:
             sys.modules["sitecustomize"] = this
+
+
+def _remove(entry: str) -> None:
+    place = sys.path.index(entry)
+    del sys.path[place]
+    given = os.environ.get("PYTHONPATH", "")
+    if given != _LONE and _LONE in given.split(os.pathsep):
+        try:
+            working = os.getcwd()
+        except OSError:  # it is gone
+            return
+        if working not in sys.path:
+            sys.path.insert(place, working)
 
 
 def _attach_if_rank() -> None:
