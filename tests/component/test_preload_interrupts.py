@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from rankmem_agent.preload.interrupts import interrupts_put_off
 
 SCRIPT = """
 import _thread, atexit, signal
@@ -37,3 +41,29 @@ def test_the_last_work_is_done_whatever_interrupts_its_beginning(num_interrupts:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "[True]\n", "")
+
+
+def test_a_loop_of_asyncio_hears_of_an_interrupt_once() -> None:
+    heard = []
+
+    async def listen() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: heard.append(True))
+        with interrupts_put_off():
+            signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(listen())
+    assert heard == [True]
+
+
+def test_an_interrupt_is_the_users_at_the_end_of_the_block() -> None:
+    done = []
+
+    def work() -> None:
+        with interrupts_put_off():
+            signal.raise_signal(signal.SIGINT)
+            done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [True]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from rankmem_agent.hooks.guard import Guard, PartGuard
@@ -55,6 +57,20 @@ def test_a_switch_that_fails_reaches_nobody() -> None:
     assert isinstance(part, PartGuard)
     part.failed(ValueError("x"))
     guard.failed(ValueError("y"))
+
+
+def test_standard_error_may_be_any_object_of_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnlyWrites:
+        def __init__(self) -> None:
+            self.lines: list[str] = []
+
+        def write(self, text: str) -> None:
+            self.lines.append(text)
+
+    stderr = OnlyWrites()  # as loggers have it, without flush
+    monkeypatch.setattr(sys, "stderr", stderr)
+    Guard(0).failed(OSError("no room"))
+    assert stderr.lines == ["rankmem: rank 0: the agent is off: OSError: no room (try: rankmem doctor)\n"]
 
 
 def test_what_happened_leaves_the_host_without_secrets_and_as_the_user_wants_paths() -> None:

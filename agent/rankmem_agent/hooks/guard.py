@@ -104,7 +104,7 @@ class Guard:
         if os.getpid() != self._pid or sys.stderr is None:
             return
         line = " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]
-        with contextlib.suppress(OSError, ValueError):  # closed, or its reader is gone
+        with contextlib.suppress(Exception):  # closed, its reader gone, or an object of the program's own
             sys.stderr.write(f"rankmem: rank {self.rank}: {line}\n")
             sys.stderr.flush()
 

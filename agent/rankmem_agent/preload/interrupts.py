@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import multiprocessing.util
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ _AFTER_THE_USERS: Final = -1000
 
 @contextmanager
 def interrupts_put_off() -> Iterator[None]:
-    """Keeps SIGINT until the end of the block, where it is raised anew.
+    """Keeps SIGINT until the end of the block, where the user's handler gets it.
 
     Nothing changes in another thread, which gets no signals, and where SIGINT is ignored or kills.
     """
@@ -45,7 +46,8 @@ def interrupts_put_off() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, handler)
         for _ in range(num_got):
-            signal.raise_signal(signal.SIGINT)
+            # Not raised anew: asyncio's loop was told of it by the wakeup descriptor, and would be again.
+            handler(signal.SIGINT, sys._getframe())
 
 
 def when_the_program_ends(work: Callable[[], None], *, is_worker: bool = False) -> None:
