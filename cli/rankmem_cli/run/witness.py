@@ -34,14 +34,20 @@ class Witness:
 
     def __init__(self, numbers: Collection[int]) -> None:
         self._numbers = frozenset(numbers)
+        self._kept: set[int] = set()
+        """Signals that a witness before this one received."""
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
     def received(self, number: int) -> bool | None:
         """Whether a signal that we just received was sent to it too; None where that cannot be determined."""
+        if number in self._kept:
+            self._kept.remove(number)
+            return True
         deadline = time.monotonic() + WAIT_S
         while (pending := self._pending()) is not None:
             if number in pending:
+                self._kept |= pending - {number}  # others that came with it, and are still to be asked about
                 self.close()
                 self._start()  # one that is already pending would hide the next of its kind
                 return True
