@@ -71,6 +71,21 @@ def test_a_command_that_cannot_be_executed_is_an_os_error_with_children_ignored(
         relay.run((str(script),), os.environ)
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_script_without_an_interpreters_line_is_a_shells(
+    ignored: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if ignored:
+        request.getfixturevalue("children_are_ignored")
+    script = tmp_path / "train"
+    script.write_text("exit $1\n")
+    script.chmod(0o755)
+    with SignalRelay() as relay:
+        assert relay.run((str(script), "7"), os.environ) == 7
+    with SignalRelay() as relay:
+        assert relay.run(("train", "8"), {**os.environ, "PATH": f"{tmp_path}:/bin"}) == 8
+
+
 @pytest.mark.usefixtures("children_are_ignored")
 def test_a_broken_pipe_ends_the_command_with_children_ignored() -> None:
     with SignalRelay() as relay:

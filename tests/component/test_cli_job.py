@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, job
 from rankmem_cli.run.destination import Destination
 from rankmem_cli.run.job import Job, run_job
+from rankmem_cli.show.render import console_for, note
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import marks
 
@@ -209,3 +213,68 @@ def test_what_is_set_aside_is_reported_wherever_the_spools_are(
     elsewhere = Job(command=ends_with(0), target=Target(db=Path("x")), spool_dir=tmp_path.parent)
     assert run_job(elsewhere, job.report_nothing) == 0
     assert f"spool 0-0-1 is set aside: it is refused; kept in {kept}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ends_with_run", "whole"), [(True, False), (False, True)])
+def test_a_rank_that_outlives_the_command_is_reported_where_the_aggregator_ends(
+    life: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    ends_with_run: bool,
+    whole: bool,
+) -> None:
+    @contextmanager
+    def opened(place: Target) -> Iterator[Destination]:
+        yield Destination(address=HERE.address, shown=HERE.shown, ends_with_run=ends_with_run)
+
+    monkeypatch.setattr(job, "open_destination", opened)
+    monkeypatch.setattr(drain, "living", lambda folder: [folder / "0-0-1"])
+    monkeypatch.setattr(job, "_answers", lambda destination: True)
+    reported: list[bool] = []
+    command = Job(command=ends_with(0), target=Target(db=Path("x")))
+    run_job(command, lambda destination, session_id, is_delivered: reported.append(is_delivered))
+    assert reported == [whole]
+    said = capsys.readouterr().err
+    assert (f"Try: rankmem ship {tmp_path} --db x  (after they have ended)\n" in said) is ends_with_run
+
+
+class Unread(io.StringIO):
+    """Standard error that nobody reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def test_a_standard_error_that_nobody_reads_changes_nothing(
+    life: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def report(destination: Destination, session_id: str, is_delivered: bool) -> None:
+        note("the summary")
+        console_for(sys.stderr).print("a table")  # rich ends the process where a pipe is broken
+        life.append("report")
+        raise RankmemError(Code.UNAVAILABLE, "gone")
+
+    unread = Unread()
+    monkeypatch.setattr(sys, "stderr", unread)
+    assert run_job(Job(command=ends_with(3), target=Target(db=Path("x"))), report) == 3
+    assert life == ["open", "wait", "report", "close"]
+    assert sys.stderr is unread
+
+
+@pytest.mark.parametrize(
+    "stderr", [pytest.param("/dev/full", id="full"), pytest.param(None, id="nobody reads")]
+)
+def test_python_itself_ends_well_without_standard_error(stderr: str | None) -> None:
+    if stderr is None:
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(stderr, os.O_WRONLY)
+    says = (
+        "import sys; from rankmem_cli.run.failing_stderr import stderr_may_fail\n"
+        "with stderr_may_fail(): print('x', file=sys.stderr)"
+    )
+    with os.fdopen(writing, "wb") as unread:
+        ended = subprocess.run([sys.executable, "-c", says], stderr=unread, check=False, timeout=60)
+    assert ended.returncode == 0

@@ -8,8 +8,10 @@ never sends a signal that the child has already received from the terminal or wi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,7 +110,7 @@ class SignalRelay:
         """
         # exec resets the handlers of the signals that we catch, so the child inherits nothing of the relay.
         start = _start_ignoring_children if signal.SIGCHLD in self._previous else _start
-        with start(command, environment, folder) as process:
+        with _as_a_shell_would(start, command, environment, folder) as process:
             self._process = process
             for number in self._waiting:
                 _send(process, number)
@@ -142,6 +144,22 @@ def _start(
     command: Sequence[str], environment: Mapping[str, str], folder: Path | None
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=dict(environment), cwd=folder)
+
+
+def _as_a_shell_would(
+    start: Callable[[Sequence[str], Mapping[str, str], Path | None], subprocess.Popen[bytes]],
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    folder: Path | None,
+) -> subprocess.Popen[bytes]:
+    """Starts the command; a script without an interpreter's line is ``/bin/sh``'s, as in execvp(3)."""
+    try:
+        return start(command, environment, folder)
+    except OSError as error:
+        script = shutil.which(command[0], path=environment.get("PATH"))
+        if error.errno != errno.ENOEXEC or script is None:
+            raise
+        return start(("/bin/sh", script, *command[1:]), environment, folder)
 
 
 def _start_ignoring_children(

@@ -45,6 +45,8 @@ class Destination:
     """The flag with which a reading verb finds it."""
     credentials: Credentials = field(default_factory=Credentials)
     """For the aggregator."""
+    ends_with_run: bool = False
+    """Whether the aggregator is this process's own, and ends with it."""
     has_other_recorders: Callable[[], bool] = lambda: False
     """Whether other runs on this host record into the database that this process holds."""
 
@@ -71,7 +73,10 @@ def open_destination(target: Target) -> Iterator[Destination]:
     if supervisor is not None:
         try:
             yield Destination(
-                address=supervisor.address, shown=shown, has_other_recorders=has_other_recorders
+                address=supervisor.address,
+                shown=shown,
+                ends_with_run=True,
+                has_other_recorders=has_other_recorders,
             )
         finally:
             supervisor.close()

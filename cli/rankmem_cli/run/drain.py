@@ -72,6 +72,11 @@ def undelivered(session_dir: Path) -> list[Path]:
     return [spool for spool in spools(session_dir) if not is_alive(spool)]
 
 
+def living(session_dir: Path) -> list[Path]:
+    """The spools of a session whose rank is still alive: the command left it behind."""
+    return [spool for spool in spools(session_dir) if is_alive(spool)]
+
+
 def release(session_dir: Path) -> bool:
     """Stops the shipper and leaves the rest to ``rankmem ship``; False if it goes on for a live rank."""
     with contextlib.suppress(FileNotFoundError):  # it delivered everything meanwhile and removed the folder

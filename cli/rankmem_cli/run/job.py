@@ -28,6 +28,7 @@ from rankmem_cli import errors
 from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, other_runs
 from rankmem_cli.run.destination import Destination, open_destination
+from rankmem_cli.run.failing_stderr import stderr_may_fail
 from rankmem_cli.run.interpreter import option_at_fault
 from rankmem_cli.show.render import note
 from rankmem_cli.show.status import set_aside_lines, shipper_state
@@ -61,6 +62,7 @@ Report = Callable[[Destination, str, bool], None]
 still runs."""
 
 
+@stderr_may_fail()
 def run_job(job: Job, report: Report) -> int:
     """Runs the command under the preload, waits until its events are stored, reports.
 
@@ -166,7 +168,8 @@ def report_summary(
             note("rankmem: recorded; no summary, because the token may write but not read")
             return
         if session_id not in known:
-            note("rankmem: nothing was recorded")  # the agent switched itself off and reported why
+            # Where all is delivered, the agent switched itself off and reported why.
+            note("rankmem: nothing was recorded" if is_delivered else "rankmem: nothing is stored yet")
             return
         print_summary(queries, session_id, destination.shown, is_delivered=is_delivered)
         line = other_runs.line_about_others(
@@ -208,6 +211,8 @@ def _finish(
             election.elect(folder)
         closing.close(folder)
     is_delivered = drain.wait_delivered(folders, relay, drain_s=job.drain_s) or _give_up(folders)
+    if destination.ends_with_run:
+        is_delivered &= not _note_living(folders, destination)
     for line in set_aside_lines(folders):
         note(f"rankmem: {line}")
     is_reported = report is not report_nothing and other_runs.is_reporter()
@@ -231,6 +236,15 @@ def _give_up(folders: Sequence[Path]) -> bool:
         after = "  (after its shipper, which is still running, has ended)" if folder in held else ""
         note(f"Try: rankmem ship {folder}{after}")
     return not left
+
+
+def _note_living(folders: Sequence[Path], destination: Destination) -> bool:
+    """Reports ranks that outlive the command, and so the aggregator; whether there are any."""
+    left = [folder for folder in folders if drain.living(folder)]
+    for folder in left:
+        note("rankmem: processes of the command still run: what they record stays on this host")
+        note(f"Try: rankmem ship {folder} {destination.shown}  (after they have ended)")
+    return bool(left)
 
 
 def _answers(destination: Destination) -> bool:
