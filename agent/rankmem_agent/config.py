@@ -122,7 +122,7 @@ class AgentConfig:
             credentials=Credentials.from_environment(env),
             spool_dir=Path(env["RANKMEM_SPOOL_DIR"]).absolute() if env.get("RANKMEM_SPOOL_DIR") else None,
             spool_bytes=_integer(env, "RANKMEM_SPOOL_BYTES", SPOOL_BYTES_DEFAULT, SPOOL_BYTES_MIN),
-            temporary_dir=Path(env.get("TMPDIR") or tempfile.gettempdir()).absolute(),
+            temporary_dir=Path(env.get("TMPDIR") or _temporary_dir()).absolute(),
             devices=_devices(env),
             detail=detail,
             stacks=is_full and stacks != "off",
@@ -162,6 +162,13 @@ _DOUBTFUL: Final = frozenset(
 _DIGITS_MAX: Final = 18
 """Of a coordinate: one with more is refused as one with these is, and int() raises from 4,300 on."""
 _HIDDEN: Final = {"RANKMEM_STACKS": "names"}
+
+
+def _temporary_dir() -> str:
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:  # it tried to write to each; memory may have room
+        return "/tmp"
 
 
 def _is_usable(name: str, value: str) -> bool:

@@ -124,3 +124,20 @@ def test_a_signal_that_may_not_be_sent_is_not(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "kill", refuse)
     with SignalRelay() as relay:
         assert relay.run((sys.executable, "-S", "-c", "raise SystemExit(7)"), os.environ) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_after_the_end_of_all_leaves_the_exit_code(number: signal.Signals) -> None:
+    ends = (
+        "import os, signal, sys; from rankmem_cli.run.child import SignalRelay\n"
+        "with SignalRelay(is_last=True) as relay: code = relay.run(('sh', '-c', 'exit 7'), os.environ)\n"
+        f"signal.raise_signal({number.value}); sys.exit(code)"
+    )
+    ended = subprocess.run([sys.executable, "-c", ends], check=False, timeout=60)
+    assert ended.returncode == 7
+
+
+def test_signals_end_the_process_again_where_no_command_was_run() -> None:
+    with SignalRelay(is_last=True):
+        pass
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,16 @@ def test_every_setting_is_read() -> None:
     assert config.parallel == {"dp": 12, "tp": 0}
     assert config.drain_s == 0.5
     assert config.temporary_dir == Path("/var/tmp")
+
+
+def test_a_host_without_a_folder_for_temporary_files_has_a_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", fail)
+    assert AgentConfig.from_environment({}).temporary_dir == Path("/tmp")
 
 
 @pytest.mark.parametrize(

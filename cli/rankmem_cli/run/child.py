@@ -58,15 +58,20 @@ class SignalRelay:
 
     A signal that was ignored when we started (``nohup``) stays ignored, also in the child. SIGCHLD alone
     cannot stay ignored in this process: the kernel would keep no exit code for us.
+
+    Args:
+        is_last: this process only ends after it: signals that come once the command has ended are ignored,
+            or they would replace its exit code. SIGQUIT still ends a process that hangs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_last: bool = False) -> None:
         self.stop_requested = threading.Event()
         """Set by a signal that asks to stop while no child runs."""
         self.num_stop_requests = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: list[int] = []
         self._expects_child = True
+        self._is_last = is_last
         self._previous: dict[int, Any] = {}
         self._witness: Witness | None = None
 
@@ -82,10 +87,12 @@ class SignalRelay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
         if self._witness is not None:
             self._witness.close()
+        ignored = frozenset(FORWARDED) - {signal.SIGQUIT}
+        has_ended = self._is_last and not self._expects_child
+        for number, handler in self._previous.items():
+            signal.signal(number, signal.SIG_IGN if has_ended and number in ignored else handler)
 
     def run(
         self,

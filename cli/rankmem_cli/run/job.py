@@ -63,8 +63,11 @@ still runs."""
 
 
 @stderr_may_fail()
-def run_job(job: Job, report: Report) -> int:
+def run_job(job: Job, report: Report, *, is_last: bool = False) -> int:
     """Runs the command under the preload, waits until its events are stored, reports.
+
+    Args:
+        is_last: this process only ends after it, with the command's exit code.
 
     Returns:
         The command's exit code; 126 or 127 if it cannot be run, as in shells.
@@ -76,7 +79,7 @@ def run_job(job: Job, report: Report) -> int:
         return _cannot_run(job.command[0])
     session_id = _session_id(job)
     _warn_of_interpreter(job.command)
-    with child.SignalRelay() as relay, ExitStack() as opened:
+    with child.SignalRelay(is_last=is_last) as relay, ExitStack() as opened:
         destination = opened.enter_context(open_destination(job.target))
         environment = launch.environment(
             _base(job),

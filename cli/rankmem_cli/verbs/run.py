@@ -116,4 +116,4 @@ def run(
         environment={} if detail is None else {"RANKMEM_DETAIL": detail.value},
     )
     report = report_nothing if quiet else functools.partial(report_summary, finds=finds)
-    raise typer.Exit(run_job(job, report))
+    raise typer.Exit(run_job(job, report, is_last=True))
