@@ -14,6 +14,7 @@ from typing import Self
 
 import pytest
 
+from rankmem_agent.spool import election, places
 from rankmem_agent.spool import folder as spool_folder
 from rankmem_aggregator.query import open as opening
 from rankmem_cli.args.options import Target
@@ -22,7 +23,7 @@ from rankmem_cli.run.destination import Destination
 from rankmem_cli.run.job import Job, run_job
 from rankmem_cli.show.render import console_for, note
 from rankmem_protos.errors import Code, RankmemError
-from rankmem_ship import marks
+from rankmem_ship import closing, marks
 
 HERE = Destination(address="127.0.0.1:9", shown="--db x")
 
@@ -213,6 +214,21 @@ def test_what_is_set_aside_is_reported_wherever_the_spools_are(
     elsewhere = Job(command=ends_with(0), target=Target(db=Path("x")), spool_dir=tmp_path.parent)
     assert run_job(elsewhere, job.report_nothing) == 0
     assert f"spool 0-0-1 is set aside: it is refused; kept in {kept}" in capsys.readouterr().err
+
+
+def test_a_disk_that_is_full_as_the_command_ends_does_not_stop_the_wait(
+    life: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(closing, "close", fail)
+    monkeypatch.setattr(election, "elect", fail)
+    monkeypatch.setattr(places, "settle", lambda folder: True)
+    assert (
+        run_job(Job(command=ends_with(0), target=Target(db=Path("x"))), lambda *_: life.append("report")) == 0
+    )
+    assert life == ["open", "wait", "report", "close"]
 
 
 @pytest.mark.parametrize(("ends_with_run", "whole"), [(True, False), (False, True)])

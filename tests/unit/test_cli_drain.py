@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -72,6 +73,19 @@ def test_a_shipper_is_started_where_none_is_left(tmp_path: Path, monkeypatch: py
     shippers.on_start = lambda: (folder / "meta.json").unlink()
     assert drain.wait_delivered([tmp_path], SignalRelay(), drain_s=LONG_S)
     assert shippers.started == 1
+
+
+def test_a_shipper_that_cannot_be_started_is_tried_again_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    spool(tmp_path)
+    shippers = Shippers(monkeypatch)
+    shippers.on_start = fail
+    assert not drain.wait_delivered([tmp_path], SignalRelay(), drain_s=LONG_S)
+    assert shippers.started == drain.ELECTIONS_MAX
 
 
 def test_shippers_that_fail_again_and_again_are_not_started_for_ever(

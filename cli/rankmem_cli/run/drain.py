@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,8 +102,11 @@ class _Elections:
         self._next = now + ELECT_EVERY_S
         if self._held >= ELECTIONS_MAX:
             return any(_if_there(is_shipping, folder) for folder in session_dirs)
-        started = [_if_there(elect, folder) for folder in session_dirs]  # does nothing where one is running
-        self._held += any(started)
+        try:
+            started = [_if_there(elect, folder) for folder in session_dirs]  # does nothing where one runs
+            self._held += any(started)
+        except (OSError, subprocess.SubprocessError):  # no more processes or files: as one that ended at once
+            self._held += 1
         return True
 
 

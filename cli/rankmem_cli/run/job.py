@@ -7,9 +7,11 @@ its exit code.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -210,9 +212,11 @@ def _finish(
     ):
         return
     for folder in folders:
-        if places.settle(folder):  # for ranks that were killed before they trained
-            election.elect(folder)
-        closing.close(folder)
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # the wait tries again
+            if places.settle(folder):  # for ranks that were killed before they trained
+                election.elect(folder)
+        with contextlib.suppress(OSError):  # a full disk: the folder stays once it is empty
+            closing.close(folder)
     is_delivered = drain.wait_delivered(folders, relay, drain_s=job.drain_s) or _give_up(folders)
     if destination.ends_with_run:
         is_delivered &= not _note_living(folders, destination)
