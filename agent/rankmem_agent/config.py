@@ -167,7 +167,7 @@ _HIDDEN: Final = {"RANKMEM_STACKS": "names"}
 def _temporary_dir() -> str:
     try:
         return tempfile.gettempdir()
-    except FileNotFoundError:  # it tried to write to each; memory may have room
+    except FileNotFoundError:  # none can be written to
         return "/tmp"
 
 

@@ -292,5 +292,8 @@ def test_python_itself_ends_well_without_standard_error(stderr: str | None) -> N
         "with stderr_may_fail(): print('x', file=sys.stderr)"
     )
     with os.fdopen(writing, "wb") as unread:
-        ended = subprocess.run([sys.executable, "-c", says], stderr=unread, check=False, timeout=60)
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        ended = subprocess.run(
+            [sys.executable, "-c", says], env=environ, stderr=unread, check=False, timeout=60
+        )
     assert ended.returncode == 0

@@ -119,3 +119,24 @@ def test_a_python_without_rankmem_runs_and_only_a_rank_says_so(tmp_path: Path) -
     assert rank.stdout == "hello\n"
     assert rank.stderr.count("\n") == 1
     assert "not installed for" in rank.stderr
+    with open("/dev/full", "wb") as full:
+        unheard = subprocess.run(
+            [*command[:-1], command[-1] + f"\n{code}"],
+            env=base | {"LOCAL_RANK": "0"},
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+        )
+    assert (unheard.returncode, unheard.stdout) == (0, "hello\n")
+
+
+def test_a_line_of_the_agents_that_cannot_be_written_leaves_the_exit_code() -> None:
+    says = "from rankmem_agent.hooks.guard import Guard; Guard(0).report('the agent is off')"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", says], env=environ, stderr=full, check=False, timeout=60)
+    assert done.returncode == 0
+    heard = subprocess.run(
+        [sys.executable, "-c", says], env=environ, capture_output=True, check=True, timeout=60
+    )
+    assert heard.stderr == b"rankmem: rank 0: the agent is off\n"

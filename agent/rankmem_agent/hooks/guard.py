@@ -104,9 +104,19 @@ class Guard:
         if os.getpid() != self._pid or sys.stderr is None:
             return
         line = " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]
-        with contextlib.suppress(Exception):  # closed, its reader gone, or an object of the program's own
-            sys.stderr.write(f"rankmem: rank {self.rank}: {line}\n")
-            sys.stderr.flush()
+        with contextlib.suppress(Exception):  # closed, its reader gone, or any object
+            _write(f"rankmem: rank {self.rank}: {line}\n")
+
+
+def _write(line: str) -> None:
+    genuine = sys.__stderr__
+    if genuine is not None and sys.stderr is genuine:
+        # Past its buffer: what is left there would make the exit code 120.
+        genuine.flush()
+        os.write(genuine.fileno(), line.encode(genuine.encoding, "backslashreplace"))
+    else:
+        sys.stderr.write(line)
+        sys.stderr.flush()
 
 
 def unseen_by_modes() -> AbstractContextManager[None]:

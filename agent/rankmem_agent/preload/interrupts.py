@@ -46,7 +46,7 @@ def interrupts_put_off() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, handler)
         for _ in range(num_got):
-            # Not raised anew: asyncio's loop was told of it by the wakeup descriptor, and would be again.
+            # Not raised anew: the wakeup descriptor has told asyncio's loop of it.
             handler(signal.SIGINT, sys._getframe())
 
 

@@ -54,8 +54,12 @@ def _attach_if_rank() -> None:
         from rankmem_agent.preload import start
     except ModuleNotFoundError:
         # Another Python than rankmem's: only a rank is worth a line.
-        if "LOCAL_RANK" in os.environ:
-            print(f"rankmem: not installed for {sys.executable}: this rank is not recorded", file=sys.stderr)
+        if "LOCAL_RANK" in os.environ and sys.stderr is not None:
+            line = f"rankmem: not installed for {sys.executable}: this rank is not recorded\n"
+            try:  # noqa: SIM105  contextlib is not worth its import here
+                os.write(2, os.fsencode(line))  # what a buffer keeps would make the exit code 120
+            except OSError:
+                pass
         return
     start.attach_if_rank()
 
