@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -78,3 +79,35 @@ def test_what_happened_leaves_the_host_without_secrets_and_as_the_user_wants_pat
     mapped = Privacy(path_map=(("/home/me", "~"),))
     assert fit_to_leave(said, mapped) == "OSError: ~/x with token=***"
     assert fit_to_leave(said, Privacy(files=False)) == "OSError"
+
+
+class TooLong(Exception):
+    """What the program raises when its time is up."""
+
+
+class Program:
+    def times_up(self, number: int, frame: object) -> None:
+        raise TooLong
+
+
+@pytest.mark.parametrize("is_part", [True, False])
+def test_what_a_signal_handler_of_the_program_raises_amid_our_code_is_raised(
+    capsys: pytest.CaptureFixture[str], *, is_part: bool
+) -> None:
+    whole = Guard(0)
+    guard = whole.of("modules", lambda: None) if is_part else whole
+    before = signal.signal(signal.SIGALRM, Program().times_up)
+    try:
+        for _ in range(2):
+            with pytest.raises(TooLong):
+                hook(guard)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert capsys.readouterr().err.count("TooLong") == 1
+
+
+def hook(guard: Guard | PartGuard) -> None:
+    try:
+        signal.raise_signal(signal.SIGALRM)
+    except Exception as error:  # noqa: BLE001  as every hook
+        guard.failed(error)

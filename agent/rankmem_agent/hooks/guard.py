@@ -2,14 +2,16 @@
 
 Stage: trainer, every thread in which the agent's code runs. Comes in: an exception of ours. Goes out: one
 line on stderr, and a record in the log for the answers; the training goes on unaffected. A set of hooks has a
-guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on. Nothing is
-raised, nothing is printed twice.
+guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on. Nothing of ours
+is raised, nothing is printed twice. What a signal handler of the program raised amid our code (a timeout by
+SIGALRM) is the program's: it is raised, and what it interrupted goes off.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -39,13 +41,13 @@ class PartGuard:
         self.infers = infers
 
     def failed(self, error: Exception) -> None:
-        """Reports the first failure and switches the set off."""
-        if self._has_failed:
-            return
-        self._has_failed = True
-        with contextlib.suppress(Exception):  # the failure itself is reported below
-            self._stop()
-        self._whole.part_failed(self, error)
+        """Reports the first failure and switches the set off. Raises what is the program's own."""
+        if not self._has_failed:
+            self._has_failed = True
+            with contextlib.suppress(Exception):  # the failure itself is reported below
+                self._stop()
+            self._whole.part_failed(self, error)
+        _raise_of_handler(error)
 
     def report(self, text: str) -> None:
         """Writes one line to stderr."""
@@ -81,15 +83,15 @@ class Guard:
         return PartGuard(self, part, stop, infers=infers)
 
     def failed(self, error: Exception) -> None:
-        """Counts a failure; the first one is reported and switches the agent off."""
+        """Counts a failure; the first is reported and ends the recording. Raises what is the program's."""
         self.failures += 1
-        if self._is_off:
-            return
-        self._is_off = True
-        for switch in self._switches:
-            with contextlib.suppress(Exception):
-                switch(happened(error))
-        self.report(f"the agent is off: {described(error)}")
+        if not self._is_off:
+            self._is_off = True
+            for switch in self._switches:
+                with contextlib.suppress(Exception):
+                    switch(happened(error))
+            self.report(f"the agent is off: {described(error)}")
+        _raise_of_handler(error)
 
     def part_failed(self, part: PartGuard, error: Exception) -> None:
         """A set of hooks is off: reports it on stderr and in the log."""
@@ -106,6 +108,16 @@ class Guard:
         line = " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]
         with contextlib.suppress(Exception):  # closed, its reader gone, or any object
             _write(f"rankmem: rank {self.rank}: {line}\n")
+
+
+def _raise_of_handler(error: Exception) -> None:
+    """Raises an error that came through a signal handler of the program's."""
+    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in handlers:
+            raise error
+        trace = trace.tb_next
 
 
 def _write(line: str) -> None:
