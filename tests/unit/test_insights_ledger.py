@@ -340,6 +340,52 @@ def test_over_time_it_is_one_start_of_the_workers_and_says_of_which(tmp_path: Pa
     assert (note in course.notes, note in alone.notes) == (True, False)
 
 
+def test_a_process_counts_while_it_is_there_and_a_rank_that_was_not_is_said_to_be_absent(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        logs = [
+            RankLog(rank=rank, started=started, ended=ended)
+            for rank, started, ended in ((0, 0, 10), (1, 0, 90), (2, 60, 90))
+        ]
+        for log, at, held, used in zip(logs, (5, 50, 70), (100, 300, 200), (500, 900, 800), strict=True):
+            log.alloc("block", held, at=at - 1, device=GPU)
+            log.events[-1]["reserved_bytes"] = held
+            log.sample(held + 10, at=at, device=GPU, device_used_bytes=used)
+        store_logs(connection, logs)
+        whose = {"session_id": logs[0].session_id, "attempt": 0, "device": GPU, "uuid": "GPU-1"}
+        store_rows(connection, "device_info", [whose | {"rank": log.rank, "source": "tap"} for log in logs])
+    with connect(path) as queries:
+        answer, *of_ranks = (queries.ledger(rank=rank) for rank in (None, 0, 1, 2))
+    assert {row["rank"] for row in answer.rows.to_pylist()} == {1, None}
+    assert (answer.figures["pytorch_bytes"], answer.figures["other_processes_bytes"]) == (300, 590)
+    absent = "is not in it: its process was over by then, or its recording had not begun"
+    for rank, of_rank in enumerate(of_ranks):
+        assert of_rank.sentence == answer.sentence
+        assert (f"rank {rank} {absent}" in of_rank.notes) == (rank != 1)
+
+
+def test_on_a_host_what_others_hold_is_suspected_since_pages_of_files_count_in_processes_alone(
+    tmp_path: Path,
+) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection, used_bytes: int) -> None:
+        log = RankLog(ended=90)
+        log.alloc("block", 400, at=10)
+        log.sample(1000, at=20, device_used_bytes=used_bytes)
+        store_logs(connection, [log])
+
+    answer = answered(tmp_path, lambda connection: fill(connection, 64_000))
+    assert answer.certainty == "suspected"
+    assert "do not count as used on the host: others may hold more by as much" in answer.error
+    (tmp_path / "job.duckdb").unlink()
+    answer = answered(tmp_path, lambda connection: fill(connection, 900))
+    assert any(
+        note.startswith("other processes and the system unknown: the ranks' processes hold more than is used")
+        for note in answer.notes
+    )
+
+
 def test_on_a_host_the_rest_of_the_process_is_no_finding(tmp_path: Path) -> None:
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         log = RankLog(ended=90)

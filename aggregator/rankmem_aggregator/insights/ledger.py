@@ -104,21 +104,23 @@ def ledger_of(
     place = _place(processes, rank, device)
     if place is None:
         return cannot_tell("ledger", session_id, text.no_samples(rank, device), SCHEMA)
-    own = [row for row in processes if row["place"] == place]
+    own = [row for row in processes if row["place"] == place and row["is_there"]]
     if all(row["app_reserved_bytes"] is None is row["device_used_bytes"] for row in own):
         reason = text.nothing_outside(own[0]["rank"], own[0]["device"])
         return cannot_tell("ledger", session_id, reason, SCHEMA)
     (fullest,) = _sums(ask, session_id, own)
+    absent = () if rank is None or rank in {row["rank"] for row in own} else (text.not_there(rank),)
     if not num_instants:
-        return _answer(session_id, fullest, fullest.rows)
+        answer = _answer(session_id, fullest, fullest.rows)
+        return replace(answer, notes=(*absent, *answer.notes))
     placed = {"place": place, "attempt": own[0]["attempt"], "num_instants": num_instants}
     course = ask("ledger_processes", session=session_id, **placed).to_pylist()
-    sums = _sums(ask, session_id, course, from_first=True)
+    sums = _sums(ask, session_id, [row for row in course if row["is_there"]], from_first=True)
     rows = [row for each in sums for row in each.rows]
     answer = _answer(session_id, fullest, rows)
     starts = sorted({row["attempt"] for row in ask("rank_coordinates", session=session_id).to_pylist()})
     more = (text.of_one_start(own[0]["attempt"], starts),) if len(starts) > 1 else ()
-    return replace(answer, notes=(*answer.notes, *more, text.sources(rows)))
+    return replace(answer, notes=(*absent, *answer.notes, *more, text.sources(rows)))
 
 
 def _has_begun(sample: Row) -> bool:
@@ -296,7 +298,7 @@ def _answer(session_id: str, fullest: _Sum, rows: Sequence[Row]) -> Answer:
     figures = _figures(processes, parts, fullest.used_bytes) | {"samples_apart_ns": fullest.apart_ns}
     on_host = processes[0]["device"].partition(":")[0] in HOST_MEMORY
     figures["finding"] = None if on_host else _finding(figures)
-    is_sure = figures["num_unknown"] == 0 and fullest.apart_ns <= APART_NS_MAX
+    is_sure = figures["num_unknown"] == 0 and fullest.apart_ns <= APART_NS_MAX and not on_host
     return Answer(
         question="ledger",
         session_id=session_id,
@@ -327,9 +329,10 @@ def _others(processes: Sequence[Row], rows: Sequence[Row]) -> tuple[int | None, 
         source, basis = ("derived", text.OUTSIDE) if rest >= 0 else ("unknown", text.MOVED)
         return used, [_row(device, "outside_allocators", rest if rest >= 0 else None, source, basis)]
     rest = used - sum(held)
-    if rest < 0:
-        return used, [_row(device, "other_processes", None, "unknown", text.MOVED)]
     on_host = first["device"].partition(":")[0] in HOST_MEMORY
+    if rest < 0:
+        why = text.OVERLAP_ON_HOST if on_host else text.MOVED
+        return used, [_row(device, "other_processes", None, "unknown", why)]
     basis = text.REST_OF_HOST if on_host else text.REST_OF_DEVICE
     return used, [_row(device, "other_processes", rest, "derived", basis)]
 

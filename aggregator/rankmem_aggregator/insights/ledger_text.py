@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from rankmem_aggregator.quantity_text import NOTHING, bytes_text, counted
+from rankmem_aggregator.quantity_text import bytes_text, counted
 from rankmem_protos.devices import HOST_MEMORY
 
 Row = Mapping[str, Any]
@@ -24,6 +24,10 @@ NO_ALLOCATOR: Final = "what the allocator held then is not known"
 OUTSIDE: Final = "used on the device, less what is known of the ranks: other processes are in it"
 REST_OF_DEVICE: Final = "used on the device, less what the ranks' processes hold; the driver's own is in it"
 REST_OF_HOST: Final = "used on the host, less what the ranks' processes hold; the system's own is in it"
+OVERLAP_ON_HOST: Final = (
+    "the ranks' processes hold more than is used on the host, which leaves out pages of files that can be "
+    "dropped, such as libraries and weights that are mapped"
+)
 MOVED: Final = "the ranks' samples add up to more than the device's, which was sampled at another instant"
 NO_DEVICE: Final = "what is used on the device in all was not sampled"
 SHARED_INDEX: Final = (
@@ -60,6 +64,11 @@ def nothing_outside(rank: int, device: str) -> str:
         f"the samples of rank {rank} on {device} tell neither what the process holds nor what is used on the "
         "device"
     )
+
+
+def not_there(rank: int) -> str:
+    """That the device of a rank was fullest without it."""
+    return f"rank {rank} is not in it: its process was over by then, or its recording had not begun"
 
 
 def runtime(after_ns: int) -> str:
@@ -123,7 +132,12 @@ def error(figures: Row, apart_ns_max: int) -> str:
         parts.append(f"{counted(figures['num_unknown'], 'part')} unknown")
     if apart > apart_ns_max:
         parts.append(f"the samples are up to {apart / 1e9:.1f} s apart")
-    parts.append("by samples, about one a second: between them the device may have held more")
+    if figures["device"].partition(":")[0] in HOST_MEMORY:
+        parts.append(
+            "a process's bytes include pages of files (libraries, weights that are mapped), which do not "
+            "count as used on the host: others may hold more by as much"
+        )
+    parts.append("by samples, about one a second: between them more may have been held")
     return "; ".join(parts)
 
 
@@ -135,8 +149,8 @@ def notes(figures: Row, rows: Sequence[Row], *, is_host: bool) -> tuple[str, ...
         found.append(f"free then: {bytes_text(total - used)} of {bytes_text(total)}")
     for row in rows:
         if row["bytes"] is None:
-            whose = NOTHING if row["rank"] is None else f"rank {row['rank']}"
-            found.append(f"{name_of(row['part'], row['device'])} ({whose}) unknown: {row['basis']}")
+            whose = "" if row["rank"] is None else f" (rank {row['rank']})"
+            found.append(f"{name_of(row['part'], row['device'])}{whose} unknown: {row['basis']}")
     if is_host and figures["num_ranks"] > 1:
         found.append("pages that processes share count in each of them")
     return tuple(dict.fromkeys(found))

@@ -9,8 +9,8 @@
 --   has_uuid: whether that is a UUID, so that processes of one place are on one device
 --   attempt, rank, device, host_name: whose process
 --   at_ns (ns, common clock): the instant; the fullest: the first sample at which the device, or where that is not known a
---     process on it, held most, of those at which the allocator's bytes are known. Processes that were over by then are
---     left out
+--     process on it, held most, of those at which the allocator's bytes are known
+--   is_there: whether the process was there then: its recording had begun, and it was not over
 --   sampled_ns (ns, common clock): of the process: the last sample before, else its first
 --   sampled_seq: that sample's position in the rank's log
 --   app_reserved_bytes (bytes): held by the process then; NULL where that is not known
@@ -26,6 +26,7 @@ WITH sample AS (
         coalesce(d.uuid, concat(s.host_uid, ' ', a.device)) AS place,
         d.uuid IS NOT NULL AS has_uuid,
         s.host_uid,
+        s.started_ns,
         s.ended_ns,
         a.*,
         a.time_ns - coalesce(s.offset_ns, 0) - f.first_ns AS after_first_ns
@@ -83,6 +84,11 @@ chosen AS (
         s.device,
         any_value(s.host_uid) AS host_uid,
         f.at_ns,
+        least(any_value(s.started_ns), min(s.time_ns)) <= any_value(f.at_ns)
+        AND (
+            any_value(s.ended_ns) IS NULL
+            OR greatest(any_value(s.ended_ns), max(s.time_ns)) >= any_value(f.at_ns)
+        ) AS is_there,
         -- Some recordings have rows of the process and rows of the device.
         coalesce(
             arg_max(
@@ -112,7 +118,6 @@ chosen AS (
     FROM sample AS s
     INNER JOIN instant AS f ON s.place = f.place AND s.attempt = f.attempt
     GROUP BY ALL
-    HAVING any_value(s.ended_ns) IS NULL OR greatest(any_value(s.ended_ns), max(s.time_ns)) >= f.at_ns
 )
 SELECT
     place,
@@ -122,6 +127,7 @@ SELECT
     device,
     host_name,
     at_ns,
+    is_there,
     process.time_ns AS sampled_ns,
     process.seq AS sampled_seq,
     process.app AS app_reserved_bytes,
