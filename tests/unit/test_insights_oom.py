@@ -106,7 +106,7 @@ def test_a_request_of_more_than_half_is_single_and_others_that_hold_what_lacks_a
     answer = answered(tmp_path, lambda connection: store(connection, log))
     assert answer.figures["kinds"] == ["foreign", "single"]
     assert answer.figures["others_bytes"] == OTHERS
-    assert "Other processes hold 120.00 MiB of the device: 4.00 MiB lack" in answer.sentence
+    assert "Other processes hold 120.00 MiB of the device: 4.00 MiB short" in answer.sentence
     assert "this request alone is more than half of what the device gives, 100.00 MiB" in answer.notes
     assert answer.next_commands == ("rankmem ledger --rank 0",)
     (tmp_path / "job.duckdb").unlink()
@@ -130,7 +130,7 @@ def test_a_step_that_needs_more_than_any_before_is_a_spike(tmp_path: Path) -> No
     assert answer.figures["highest_step_before_bytes"] == 20 * MIB
     assert answer.figures["kinds"] == ["spike"]
     assert (
-        "This step needs more than any before it, which needed at most 20.00 MiB: 4.00 MiB lack"
+        "This step needs more than any before it, which needed at most 20.00 MiB: 4.00 MiB short"
         in answer.sentence
     )
 
@@ -221,6 +221,30 @@ def test_without_failures_all_is_fine_and_a_number_too_high_is_an_error(tmp_path
         with pytest.raises(RankmemError, match="no failure 2") as caught:
             queries.why_oom(failure=2)
     assert caught.value.code is Code.NOT_FOUND
+    assert "0 allocations failed (try: rankmem peak " in str(caught.value)
+
+
+def test_what_to_run_next_is_about_the_same_failure(tmp_path: Path) -> None:
+    path = tmp_path / "job.duckdb"
+    with empty_database(str(path)) as connection:
+        logs = [RankLog(rank=rank, ended=SECOND_NS) for rank in (0, 1)]
+        for log in logs:
+            log.alloc("block", 10 * MIB, at=10, operator="aten::empty")
+        for rank, at, size in ((1, 20, GIB), (0, 30, 2 * GIB), (1, 40, 3 * GIB)):
+            logs[rank].oom(size, at=at, device="cpu", device_free_bytes=MIB)
+            logs[rank].alloc(f"after {at}", at * MIB, at=at + 1, operator="aten::mm")
+        store_logs(connection, logs)
+    with connect(path) as queries:
+        commands = [queries.why_oom(failure=number).next_commands for number in (1, 2, 3)]
+        of_rank = queries.why_oom(rank=1, failure=2)
+    shown = "rankmem oom --by line --rank"
+    assert commands == [(f"{shown} 1",), (f"{shown} 0",), (f"{shown} 1 --failure 2",)]
+    assert of_rank.next_commands == commands[2]
+    assert of_rank.figures["request_bytes"] == 3 * GIB
+    assert faults(schema_of("oom"), json.loads(json.dumps(of_rank.as_dict()))) == []
+    done = CliRunner().invoke(app, ["oom", "--db", str(path), "--rank", "1"], catch_exceptions=False)
+    assert "rankmem oom --why --rank 1 --failure 1 has the settings that were tried" in done.stderr
+    assert "1 more failure: rankmem oom --rank 1 --failure 2 analyses the next" in done.stderr
 
 
 @pytest.mark.parametrize("seed", range(4))

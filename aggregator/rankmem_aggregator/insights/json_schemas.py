@@ -69,9 +69,9 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     ),
     "imbalance": _figures(
         "num_ranks highest_rank lowest_rank difference_bytes num_with_coordinates num_standing_out "
-        "odd_host_bytes num_left_out num_small small_rank small_bytes",
+        "odd_host_bytes num_left_out num_small small_rank small_bytes peak_bytes peak_without_bytes",
         "odd_host device_type", "is_inferred", parts=pa.map_(pa.string(), pa.int64()),
-        shares=pa.map_(pa.string(), pa.float64()),
+        shares=pa.map_(pa.string(), pa.float64()), partly_known=pa.map_(pa.string(), pa.int64()),
     ),
     "leaks": _figures(
         "num_leaks num_negligible num_bounded num_ranks least_steps_looked_at steps_left steps_left_low "
@@ -91,11 +91,13 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
         "device finding", "is_device", unknown_parts=_TEXTS,
     ),
     "oom": _figures(
-        "attempt rank seq failure num_failures request_bytes live_bytes reserved_bytes unused_bytes "
+        "attempt rank seq failure num_failures failure_of_rank request_bytes live_bytes reserved_bytes "
+        "unused_bytes "
         "largest_free_bytes device_free_bytes device_total_bytes others_bytes capacity_bytes "
         "capacity_low_bytes needed_within_bytes alive_with_request_bytes num_older lacks_bytes leaked_bytes "
         "highest_step_before_bytes",
-        "device line operator kind remedy", "on_host is_reproduced is_proven is_leak_sure", kinds=_TEXTS,
+        "device line operator kind remedy why_no_replay", "on_host is_reproduced is_proven is_leak_sure",
+        kinds=_TEXTS,
     ),
     "whatif": _figures(
         "attempt rank step num_blocks peak_bytes fit_bytes usable_bytes higher_step higher_step_bytes",

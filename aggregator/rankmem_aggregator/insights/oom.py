@@ -33,6 +33,7 @@ from rankmem_aggregator.insights.oom_replay import (
 )
 from rankmem_aggregator.insights.reading import EVENTS_MAX, CannotTell, read_trace
 from rankmem_aggregator.insights.replays import NEEDED_WITHIN_BYTES
+from rankmem_aggregator.quantity_text import counted
 from rankmem_protos.devices import HOST_MEMORY
 from rankmem_protos.errors import Code, RankmemError
 
@@ -92,11 +93,14 @@ def oom_of(
     if not 1 <= number <= len(failures):
         raise RankmemError(
             Code.NOT_FOUND,
-            f"there is no failure {number}: {len(failures)} allocations failed",
-            f"1 to {len(failures)}, earliest first",
+            f"there is no failure {number}: {counted(len(failures), 'allocation')} failed",
+            f"1 to {len(failures)}, earliest first"
+            if failures
+            else "rankmem peak shows how high each rank got",
         )
     failed = failures[number - 1]
     figures = _state(failed, number, len(failures))
+    figures["failure_of_rank"] = sum(row["rank"] == failed["rank"] for row in failures[:number])
     held = _held(ask, session_id, failed)
     try:
         rows, unused_note = _replayed(ask, session_id, failed, figures, events_max)

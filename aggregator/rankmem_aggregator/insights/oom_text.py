@@ -25,7 +25,9 @@ def request(figures: Figures) -> str:
 def state(figures: Figures) -> str:
     """What there was: unused pieces, and what was free on the device."""
     parts = []
-    if figures["unused_bytes"] is not None:
+    if figures["unused_bytes"] == 0:
+        parts.append("nothing unused")
+    elif figures["unused_bytes"] is not None:
         parts.append(
             f"{bytes_text(figures['unused_bytes'])} unused in pieces of at most "
             f"{bytes_text(figures['largest_free_bytes'])}"
@@ -50,10 +52,10 @@ def _cause(figures: Figures, best: Row | None) -> str:
         setting = best["settings"] or "the default setting"
         spare = bytes_text(-best["lacks_bytes"])
         return f"Fragmentation: with {setting} the same requests find room, with {spare} to spare"
-    words = f"Exhausted: {lacks} lack"
+    words = f"Exhausted: {lacks} short"
     if kind != "exhausted":
         cause = _cause_text(figures, kind)
-        words = cause[0].upper() + cause[1:] + ("" if kind == "single" else f": {lacks} lack")
+        words = cause[0].upper() + cause[1:] + ("" if kind == "single" else f": {lacks} short")
     proof = "no setting of the allocator tried would have helped"
     if figures["is_proven"] and figures["on_host"]:
         proof = "more was asked for than was free"
@@ -167,4 +169,6 @@ def next_commands(figures: Figures, best: Row | None) -> tuple[str, ...]:
     first = {"foreign": "rankmem ledger", "leak": "rankmem leaks"}.get(
         figures["kind"], "rankmem oom --by line"
     )
-    return (f"{first} --rank {figures['rank']}",)
+    number = figures["failure_of_rank"]
+    which = f" --failure {number}" if number > 1 and first.startswith("rankmem oom") else ""
+    return (f"{first} --rank {figures['rank']}{which}",)

@@ -75,11 +75,11 @@ def print_oom(
         note(f"{_of(chosen, by)}:")
         show_table(rows.slice(0, shown), not_recorded.with_placeholders(_columns(facts, by), facts))
         if rows.num_rows > shown:
-            note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}")
+            note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}{_again(number, rank)}")
     if failures.num_rows > 1 and number == 1:
         others = failures.num_rows - 1
         note("")
-        note(f"{counted(others, 'more failure')}: rankmem oom --failure 2 analyses the next")
+        note(f"{counted(others, 'more failure')}: rankmem oom{_again(2, rank)} analyses the next")
     note_incompleteness(queries, facts)
 
 
@@ -111,14 +111,20 @@ def _why(queries: Queries, facts: SessionFacts, number: int, rank: int | None) -
     if answer.verdict == "cannot tell":
         said = [f"  why: cannot tell: {safe_text(answer.sentence)}"]
     more = [f"    {label}"] if label else []
-    return [*said, *more, f"    rankmem oom --why --failure {number} has the settings that were tried"]
+    again = _again(number, rank)
+    return [*said, *more, f"    rankmem oom --why{again} has the settings that were tried"]
+
+
+def _again(number: int, rank: int | None) -> str:
+    """The options that choose the same failure once more."""
+    return f"{'' if rank is None else f' --rank {rank}'} --failure {number}"
 
 
 def _numbered(failures: pa.Table, number: int) -> dict[str, Any]:
     if number > failures.num_rows:
         raise RankmemError(
             Code.NOT_FOUND,
-            f"there is no failure {number}: {failures.num_rows} allocations failed",
+            f"there is no failure {number}: {counted(failures.num_rows, 'allocation')} failed",
             f"--failure 1 to {failures.num_rows}, earliest first",
         )
     row: dict[str, Any] = failures.slice(number - 1, 1).to_pylist()[0]
