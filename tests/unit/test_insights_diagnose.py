@@ -25,6 +25,7 @@ from rankmem_aggregator.insights.diagnose import FINDING_SCHEMA, OUT_OF_TIME, SC
 from rankmem_aggregator.insights.finding import Finding, Found, Question
 from rankmem_aggregator.insights.findings import FINDERS
 from rankmem_aggregator.insights.json_schemas import schema_of
+from rankmem_aggregator.quantity_text import bytes_text
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_cli.run.first_finding import finding_line
@@ -121,6 +122,66 @@ def test_a_peak_before_the_steady_steps_is_exact(tmp_path: Path) -> None:
     assert (row["bytes"], row["peak_after"], row["certainty"]) == (7 * GIB, 3 * GIB, "exact")
 
 
+def test_what_follows_the_last_step_stays_without_an_early_peak(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection, size_bytes: int, after_ns: int) -> None:
+        log = RankLog(ended=30 * SECOND_NS)
+        log.alloc("loaded", 10 * GIB, at=1, device=GPU)
+        log.free("loaded", at=2)
+        for step in range(6):
+            log.alloc(f"a{step}", 3 * GIB, at=3 + 10 * step, device=GPU)
+            log.free(f"a{step}", at=4 + 10 * step)
+            log.step_ends(step, at=5 + 10 * step)
+        log.alloc("evaluated", size_bytes, at=100 + after_ns, device=GPU)
+        log.free("evaluated", at=101 + after_ns)
+        store_logs(connection, [log])
+
+    for number, after_ns in enumerate((0, 5 * SECOND_NS)):  # in the same second as loading, and later
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with opened(folder, lambda connection, at=after_ns: fill(connection, 9 * GIB, at)) as queries:
+            (row,) = queries.diagnose().rows.to_pylist()
+        assert (row["bytes"], row["peak_after"], row["certainty"]) == (GIB, 9 * GIB, "exact")
+        assert row["sentence"].endswith("which need 3.00 GiB; what follows them needs 9.00 GiB")
+    with opened(tmp_path, lambda connection: fill(connection, 10 * GIB - 1, SECOND_NS)) as queries:
+        assert queries.diagnose().rows.num_rows == 0
+
+
+def test_a_remedy_for_steps_says_that_the_peak_is_elsewhere(tmp_path: Path) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        log = remedied_steps(keeps_result=True)
+        log.alloc("evaluated", 500 * MIB, at=int(3.5 * SECOND_NS))
+        log.free("evaluated", at=int(3.6 * SECOND_NS))
+        store_logs(connection, [log])
+        store_rows(connection, "step_input", given_inputs(log))
+
+    with opened(tmp_path, fill) as queries:
+        (row,) = queries.diagnose().rows.to_pylist()
+        highest = max(peak["peak_requested_bytes"] for peak in queries.peak().to_pylist())
+    assert highest > 500 * MIB
+    assert row["sentence"].endswith(f"; the peak of {bytes_text(highest)} is not in that step")
+
+
+@pytest.mark.parametrize(("more", "rank"), [({}, 4), ({21: 700 * MIB}, 21)], ids=["a host", "and a rank"])
+def test_a_host_that_stands_out_is_a_finding_as_in_imbalance(
+    more: dict[int, int], rank: int, tmp_path: Path
+) -> None:
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        logs = [RankLog(rank=number, host_uid=f"host-{number // 4}", ended=90) for number in range(32)]
+        for log in logs:
+            log.coordinates = {"dp": log.rank}
+            log.alloc("a", GIB + log.rank * 7 % 5 * MIB, at=2, device=GPU)
+            log.alloc("x", more.get(log.rank, 400 * MIB * (log.rank // 4 == 1)), at=3, device=GPU)
+        store_logs(connection, logs)
+
+    with opened(tmp_path, fill) as queries:
+        answer, alone = queries.diagnose(), queries.imbalance()
+    (row,) = answer.rows.to_pylist()
+    assert (row["kind"], row["rank"], row["sentence"]) == ("imbalance", rank, alone.sentence)
+    assert f"rank {rank}" in row["remedy"]
+    assert GIB <= row["peak_after"] <= GIB + 4 * MIB
+    assert row["bytes"] + row["peak_after"] == alone.figures["peak_bytes"]
+
+
 def test_nothing_held_is_no_finding(tmp_path: Path) -> None:
     def empty(connection: duckdb.DuckDBPyConnection) -> None:
         log = RankLog(ended=20 * SECOND_NS)
@@ -212,7 +273,9 @@ def test_failures_come_first_then_bytes_then_certainty_and_eight_are_shown() -> 
 def test_what_cannot_tell_is_named_and_if_none_can_the_exit_code_is_2() -> None:
     some = asked(Found(), Found(cannot_tell="no steps"))
     assert (some.verdict, some.exit_code(), some.certainty) == ("fine", 0, "suspected")
-    assert some.sentence == "1 of 2 insights found nothing that would lower the peak; the others cannot tell"
+    assert (
+        some.sentence == "1 of 2 insights found nothing that would lower the peak; the other one cannot tell"
+    )
     assert "cannot tell: insight 1: no steps" in some.notes
     none = asked(Found(cannot_tell="no steps"), Found(cannot_tell="no segments"))
     assert (none.verdict, none.exit_code()) == ("cannot tell", 2)

@@ -158,6 +158,43 @@ def test_what_cannot_be_told_has_its_reason(ask: Ask, logs: list[RankLog], reaso
         assert answer.notes[0].startswith("the peak of rank ")
 
 
+def test_ranks_on_other_devices_are_left_out_and_not_said_to_be_unrecorded(ask: Ask) -> None:
+    logs = job(8, stages=1)
+    logs[2] = RankLog(rank=2, host_uid="host-0", ended=90)
+    logs[2].alloc("b", 3 * MIB, at=1, device="cpu", category="input")
+    answer = ask(logs)
+    assert answer.sentence.startswith(
+        "7 ranks recorded blocks on devices of type cuda, at least 8 are needed"
+    )
+    assert "1 rank left out: no blocks on devices of type cuda" in answer.notes
+    assert faults(schema_of("imbalance"), json.loads(json.dumps(answer.as_dict()))) == []
+
+
+def test_a_coordinate_that_some_ranks_did_not_report_is_said_to_be_left_out(ask: Ask) -> None:
+    logs = job(16)
+    del logs[3].coordinates["pp"]
+    answer = ask(logs)
+    assert "pp left out: only 15 of 16 ranks reported it" in answer.notes
+    assert answer.figures["partly_known"] == {"pp": 15}
+
+
+def test_ranks_that_reported_different_coordinates_are_not_said_to_have_reported_the_same(ask: Ask) -> None:
+    logs = job(16, stages=1)
+    for log in logs:
+        log.coordinates = {"dp" if log.rank % 2 else "tp": log.rank}
+    notes = ask(logs).notes
+    told = "no parallel coordinate that all ranks reported differs between them: a layout was looked for"
+    assert any(note.startswith(told) for note in notes)
+    assert "dp left out: only 8 of 16 ranks reported it" in notes
+
+
+def test_the_peak_without_what_stands_out_counts_levels_and_ranks_within_them(ask: Ask) -> None:
+    more = dict.fromkeys(range(4, 8), 400 * MIB) | {5: 900 * MIB}
+    figures = ask(job(more=more, stages=1)).figures
+    assert figures["peak_bytes"] == (512 + 1024 + 0 + 900) * MIB
+    assert (512 + 1024) * MIB <= figures["peak_without_bytes"] <= (512 + 1024 + 4) * MIB
+
+
 def test_what_no_block_accounts_for_is_a_part_of_its_own(ask: Ask) -> None:
     logs = job(more={21: 300 * MIB})
     del logs[21].allocations["x"]

@@ -162,7 +162,8 @@ def _answer(
     notes += [] if composition is None else [composition]
     notes += [f"cannot tell: {name}: {reason}" for name, reason in reasons.items()]
     if not findings and (not told or len(reasons) * 2 > len(names)):
-        few = f"nothing was found, but {len(reasons)} of {len(names)} insights cannot tell: "
+        untold = f"{len(reasons)} of {len(names)} insights cannot tell"
+        few = f"nothing was found that would lower the peak, but {untold}: "
         sentence = (few if told else "none of the insights can tell anything: ") + "; ".join(
             f"{name}: {reason}" for name, reason in reasons.items()
         )
@@ -204,9 +205,8 @@ def _of_nothing(reasons: dict[str, str]) -> Certainty:
 def _sentence(findings: list[Finding], reasons: dict[str, str], num_asked: int) -> str:
     if not findings and reasons:
         told = num_asked - len(reasons)
-        return (
-            f"{told} of {num_asked} insights found nothing that would lower the peak; the others cannot tell"
-        )
+        others = "the other one cannot tell" if len(reasons) == 1 else "the others cannot tell"
+        return f"{told} of {num_asked} insights found nothing that would lower the peak; {others}"
     if not findings:
         return "nothing found that would lower the peak"
     return f"{counted(len(findings), 'finding')}, the first: {findings[0].sentence}"

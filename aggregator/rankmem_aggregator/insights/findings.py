@@ -34,7 +34,8 @@ WARM_UP_STEPS: Final = 2
 STEPS_LEAST: Final = 3
 """Steps that must follow these."""
 EARLY_SHARE: Final = 1.03
-"""A peak before the steady steps is a finding from so much above them."""
+"""A peak before the steady steps is a finding from so much above them, and what follows them."""
+SECOND_NS: Final = 1_000_000_000
 
 
 def failures(question: Question) -> Found:
@@ -86,15 +87,19 @@ def early_peak(question: Question) -> Found:
     whole, began = top["peak_requested_bytes"], steps[WARM_UP_STEPS - 1]["ended_ns"]
     if whole <= steady * EARLY_SHARE or top["peak_time_ns"] > began:
         return Found()
+    after = max(steady, _highest_since(question, top, steps[-1]["ended_ns"]))
+    if whole <= after * EARLY_SHARE:
+        return Found()
     sentence = (
         f"rank {top['rank']}, {top['device']}: the peak of {bytes_text(whole)} comes before the steady "
         f"steps, which need {bytes_text(steady)}"
+        f"{f'; what follows them needs {bytes_text(after)}' if after > steady else ''}"
     )
     finding = Finding(
         kind="early_peak",
         rank=top["rank"],
-        bytes=whole - steady,
-        peak_after=steady,
+        bytes=whole - after,
+        peak_after=after,
         certainty="exact",
         evidence=_sql(
             "SELECT step, device, peak_bytes FROM step_total({session}, of_rank := {rank}) "
@@ -107,6 +112,19 @@ def early_peak(question: Question) -> Found:
         verb=f"rankmem live --rank {top['rank']}",
     )
     return Found(findings=(finding,))
+
+
+def _highest_since(question: Question, device: Row, since_ns: int) -> int:
+    """The most that a device held after an instant, such as in an evaluation after the last step."""
+    place = {name: device[name] for name in ("attempt", "rank", "device")}
+    range_ = {"session": question.session_id, **place, "from_ns": since_ns, "until_ns": None}
+    seconds = question.ask("curve_overall_coarse", **range_).to_pylist()
+    highest = max((row["requested"] for row in seconds if row["time_ns"] > since_ns), default=0)
+    if seconds and seconds[0]["time_ns"] <= since_ns:  # the highest of that second came before the instant
+        range_ |= {"until_ns": since_ns + SECOND_NS}
+        events = question.ask("curve_overall", **range_)["requested"].to_pylist()
+        highest = max((highest, *events))
+    return int(highest)
 
 
 def fragmentation(question: Question) -> Found:
@@ -207,18 +225,11 @@ def imbalance(question: Question) -> Found:
     answer = imbalance_of(question.ask, question.session_id)
     if answer.verdict != "finding":
         return _nothing(answer)
-    rows = [row for row in answer.rows.to_pylist() if row["num_ranks"] == 1]
-    beyond = {row["rank"]: max(row["beyond_bytes"], 0) for row in rows}
-    totals = {row["rank"]: row["bytes"] for row in rows}
-    peaks = question.ask("peak", session=question.session_id, rank=None, attempt=None).to_pylist()
-    for row in peaks:
-        if row["is_rank_peak"] and row["device_type"] == answer.figures["device_type"]:
-            totals[row["rank"]] = max(totals.get(row["rank"], 0), row["peak_requested_bytes"])
-    highest = max(totals.values())
-    after = max(held - beyond.get(rank, 0) for rank, held in totals.items())
-    if not any(beyond.values()):
+    rows = answer.rows.to_pylist()
+    if not any(row["beyond_bytes"] > 0 for row in rows):
         return Found()
-    top = answer.rows.to_pylist()[0]["rank"]
+    highest, after = answer.figures["peak_bytes"], answer.figures["peak_without_bytes"]
+    top = max(rows, key=lambda row: abs(row["beyond_bytes"]))["rank"]  # that of the sentence
     finding = Finding(
         kind="imbalance",
         rank=top,
@@ -283,6 +294,11 @@ def remedies(question: Question) -> Found:
         return Found()
     best, rank = free[0], figures["rank"]
     is_unsure = best["remedy"] in UNSURE
+    of_rank = {"session": question.session_id, "rank": rank, "attempt": figures["attempt"]}
+    peaks = question.ask("peak", **of_rank).to_pylist()
+    whole = max(row["peak_requested_bytes"] for row in peaks if row["device"] == figures["device"])
+    is_elsewhere = whole > figures["peak_bytes"] * EARLY_SHARE
+    elsewhere = f"; the peak of {bytes_text(whole)} is not in that step" if is_elsewhere else ""
     finding = Finding(
         kind="remedy",
         rank=rank,
@@ -299,7 +315,7 @@ def remedies(question: Question) -> Found:
         sentence=(
             f"rank {rank}, {figures['device']}: {best['what']} would save {bytes_text(best['saved_bytes'])} "
             f"of the {bytes_text(figures['peak_bytes'])} that a steady step holds, at no cost"
-            f"{IF_UNUSED if is_unsure else ''}"
+            f"{IF_UNUSED if is_unsure else ''}{elsewhere}"
         ),
         verb=f"rankmem whatif --rank {rank}",
     )

@@ -66,6 +66,8 @@ class Job:
     levels: dict[str, list[int]]
     """By coordinate that every rank reported its value."""
     num_with_coordinates: int
+    partly_known: dict[str, int]
+    """By coordinate that some ranks reported, and others not, how many did."""
     device_type: str
     num_left_out: int
     """Ranks of the session without blocks on such devices."""
@@ -90,7 +92,8 @@ def imbalance_of(ask: Ask, session_id: str, *, by: str = "category") -> Answer:
     if job is None:
         return _cannot(session_id, words.NO_EVENTS, {})
     if len(job.ranks) < RANKS_LEAST:
-        return _cannot(session_id, words.too_few(job.ranks, job.totals, RANKS_LEAST), _spread(job))
+        reason = words.too_few(len(job.ranks), RANKS_LEAST, job.device_type, job.num_left_out)
+        return _cannot(session_id, reason, _spread(job))
     labels = job.labels()
     if "pp" in labels and np.bincount(labels["pp"]).min() < STAGE_RANKS_LEAST:
         small = int(np.bincount(labels["pp"]).min())
@@ -147,12 +150,18 @@ def _job(groups: pa.Table, where: list[dict[str, Any]]) -> Job | None:
         totals=totals,
         hosts=[row.get("host_name") or "" for row in own],
         levels={name: levels for name, levels in known.items() if None not in levels},
+        partly_known=_partly_known(known),
         num_with_coordinates=sum(any(row.get(name) is not None for name in COORDINATES) for row in own),
         device_type=device_type,
         num_left_out=len({row["rank"] for row in where} - set(ranks)),
         world_size=max(announced, ranks[-1] + 1),
         attempts={attempt for _, _, attempt in top.values()},
     )
+
+
+def _partly_known(known: dict[str, list[Any]]) -> dict[str, int]:
+    num_known = {name: sum(level is not None for level in levels) for name, levels in known.items()}
+    return {name: number for name, number in num_known.items() if 0 < number < len(known[name])}
 
 
 def _row(job: Job, standing: Standing, index: int, without: Labels) -> dict[str, Any]:
@@ -208,6 +217,13 @@ def _odd_host(job: Job) -> tuple[str, int] | None:
     return None
 
 
+def _peak_without(job: Job, standing: Standing) -> int:
+    """The highest peak, each rank's less what it, or its level, holds beyond its peers."""
+    beyond = np.maximum(job.totals - standing.expected - standing.beyond, 0)  # of levels
+    beyond[standing.ranks] += np.maximum(standing.beyond[standing.ranks], 0)
+    return round(float((job.totals - beyond).max()))
+
+
 def _spread(job: Job) -> dict[str, Any]:
     """The highest and the lowest rank, and what the one holds more, by group: exact."""
     highest, lowest = int(np.argmax(job.totals)), int(np.argmin(job.totals))
@@ -222,6 +238,8 @@ def _spread(job: Job) -> dict[str, Any]:
             for place in np.argsort(-np.abs(change), kind="stable")
             if change[place]
         },
+        "device_type": job.device_type,
+        "num_left_out": job.num_left_out,
     }
 
 
@@ -238,6 +256,8 @@ def _answer(
     out = np.unique(np.concatenate([standing.ranks, *(level.ranks for level in standing.levels)]))
     figures = {
         **_spread(job),
+        "peak_bytes": int(job.totals.max()),
+        "peak_without_bytes": _peak_without(job, standing),
         "shares": dict(standing.shares),
         "is_inferred": is_inferred,
         "num_with_coordinates": job.num_with_coordinates,
@@ -247,8 +267,7 @@ def _answer(
         "small_bytes": round(float(standing.beyond[standing.small[0]])) if len(standing.small) else None,
         "odd_host": None if odd is None else odd[0],
         "odd_host_bytes": None if odd is None else odd[1],
-        "device_type": job.device_type,
-        "num_left_out": job.num_left_out,
+        "partly_known": job.partly_known,
     }
     return Answer(
         question="imbalance",
@@ -271,6 +290,6 @@ def _cannot(session_id: str, reason: str, figures: dict[str, Any]) -> Answer:
         reason,
         SCHEMA,
         figures=figures,
-        notes=words.spread(figures) if figures else (),
+        notes=(*words.spread(figures), *words.left_out(figures)) if figures else (),
         next_commands=("rankmem peak --by category",),
     )

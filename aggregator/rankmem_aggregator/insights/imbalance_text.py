@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from numpy.typing import NDArray
-
 from rankmem_aggregator.insights.explaining import FLOOR_BYTES
 from rankmem_aggregator.quantity_text import bytes_text, counted
 
@@ -33,10 +31,11 @@ def parts_text(parts: Sequence[tuple[str, int]]) -> str:
     return ", ".join(shown)
 
 
-def too_few(ranks: NDArray[Any], totals: NDArray[Any], least: int) -> str:
+def too_few(num_ranks: int, least: int, device_type: str, num_left_out: int) -> str:
     """Why so few ranks cannot be compared."""
+    what = f"recorded blocks on devices of type {device_type}" if num_left_out else "recorded"
     return (
-        f"{counted(len(ranks), 'rank')} recorded, at least {least} are needed to tell one that stands out "
+        f"{counted(num_ranks, 'rank')} {what}, at least {least} are needed to tell one that stands out "
         "from the noise of its peers"
     )
 
@@ -92,7 +91,7 @@ def notes(figures: Mapping[str, Any], num_attempts: int, num_running: int) -> tu
         found.append("no coordinate explains the differences")
     if figures["is_inferred"]:
         found.append(
-            f"{_coordinates(figures['num_with_coordinates'], figures['num_ranks'])}: a layout was looked for "
+            f"{_coordinates(figures)}: a layout was looked for "
             "in the bytes. rankmem.parallel(pp=…, tp=…) states it"
         )
     if figures["odd_host"]:
@@ -101,11 +100,12 @@ def notes(figures: Mapping[str, Any], num_attempts: int, num_running: int) -> tu
             "ranks, against the other hosts, which agree. It was taken for a part of the layout; if "
             "the hosts should be alike, it is at fault"
         )
-    if figures["num_left_out"]:
-        found.append(
-            f"{counted(figures['num_left_out'], 'rank')} left out: no blocks on devices of type "
-            f"{figures['device_type']}"
-        )
+    if figures["num_with_coordinates"] == figures["num_ranks"] or not figures["is_inferred"]:
+        found += [
+            f"{name} left out: only {number:,} of {figures['num_ranks']:,} ranks reported it"
+            for name, number in figures["partly_known"].items()
+        ]
+    found += left_out(figures)
     if num_attempts > 1:
         found.append(f"peaks are of {num_attempts} starts of the workers: each rank's highest")
     if num_running:
@@ -113,12 +113,23 @@ def notes(figures: Mapping[str, Any], num_attempts: int, num_running: int) -> tu
     return tuple(found)
 
 
-def _coordinates(num_with: int, num_ranks: int) -> str:
+def left_out(figures: Mapping[str, Any]) -> tuple[str, ...]:
+    """That ranks of the session were not compared, if so."""
+    if not figures["num_left_out"]:
+        return ()
+    ranks = counted(figures["num_left_out"], "rank")
+    return (f"{ranks} left out: no blocks on devices of type {figures['device_type']}",)
+
+
+def _coordinates(figures: Mapping[str, Any]) -> str:
+    num_with, num_ranks = figures["num_with_coordinates"], figures["num_ranks"]
     if not num_with:
         return "no rank reported parallel coordinates"
-    if num_with == num_ranks:
-        return "all ranks reported the same parallel coordinates"
-    return f"only {num_with:,} of {num_ranks:,} ranks reported parallel coordinates"
+    if num_with < num_ranks:
+        return f"only {num_with:,} of {num_ranks:,} ranks reported parallel coordinates"
+    if figures["partly_known"]:
+        return "no parallel coordinate that all ranks reported differs between them"
+    return "all ranks reported the same parallel coordinates"
 
 
 def next_commands(rows: Sequence[Row]) -> tuple[str, ...]:
