@@ -114,6 +114,17 @@ def test_a_request_of_more_than_half_is_single_and_others_that_hold_what_lacks_a
     assert answered(tmp_path, lambda c: store(c, log, others=None)).figures["kinds"] == ["single"]
 
 
+def test_a_request_larger_than_the_device_is_answered(tmp_path: Path) -> None:
+    log, _ = failing([10], capacity=100 * MIB, last=1024)
+    answer = answered(tmp_path, lambda connection: store(connection, log, others=0))
+    assert (answer.certainty, answer.figures["kinds"]) == ("exact", ["single"])
+    assert answer.figures["lacks_bytes"] >= (1024 + 10 - 100) * MIB
+    rows = {row["settings"]: row["needed_bytes"] for row in answer.rows.to_pylist()}
+    assert (1024 + 10) * MIB <= rows["expandable_segments:True"] <= (1024 + 10 + 20 + 16) * MIB
+    with connect(tmp_path / "job.duckdb") as queries:
+        assert queries.diagnose().rows["kind"].to_pylist()[0] == "oom"
+
+
 def test_a_step_that_needs_more_than_any_before_is_a_spike(tmp_path: Path) -> None:
     log, _ = failing([20, -1, 20, -2, 20, 20, 20], capacity=100 * MIB, last=44)
     log.log.steps = []
@@ -181,7 +192,7 @@ def test_without_segments_only_a_proof_counts(tmp_path: Path) -> None:
     [
         (GIB, "finding", "This request alone is more than half of what the host has; more was asked for"),
         (100 * GIB, "cannot tell", "that was enough, so a limit on the process stopped it"),
-        (None, "cannot tell", "the allocator of cpu keeps no pool"),
+        (None, "cannot tell", "what was free on the host then is not known"),
     ],
 )
 def test_on_the_host_what_was_free_decides(
@@ -196,6 +207,7 @@ def test_on_the_host_what_was_free_decides(
     answer = answered(tmp_path, fill)
     assert answer.verdict == verdict
     assert words in answer.sentence
+    assert answer.next_commands == ("rankmem oom --by line --rank 0",)
 
 
 def test_where_nothing_of_an_allocator_was_recorded_nobody_knows_what_failed(tmp_path: Path) -> None:

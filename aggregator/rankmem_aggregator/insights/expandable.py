@@ -103,7 +103,8 @@ class Expandable:
             if room >= size:
                 return start
         page = pool.page
-        room = -(-self._device_bytes * 9 // 8 // page) * page
+        # A request beyond that fails on the device; replays also ask how large one would have to be for it.
+        room = -(-max(self._device_bytes * 9 // 8, size) // page) * page
         given = self._place(room) if self._place is not None else None
         address = self._device.invented(room + page) if given is None else given
         block = Block(address, room, pool, address, UNMAPPED)

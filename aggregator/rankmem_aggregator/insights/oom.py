@@ -212,6 +212,7 @@ def _answer(
             SCHEMA,
             figures=figures,
             notes=(*unused_note, *text.notes(figures, held, rows, None)),
+            next_commands=text.next_commands(figures, None),
         )
     kinds = ["fragmented"] if best else []
     kinds += _kinds(ask, session_id, failed, figures, lacks)
@@ -245,7 +246,8 @@ def _without_replay(
     figures |= {"why_no_replay": reason, "is_proven": room is not None and wanted > room}
     if not figures["is_proven"]:
         why = text.no_replay(figures, reason)
-        return cannot_tell("oom", session_id, why, SCHEMA, figures=figures, notes=notes)
+        more = {"notes": notes, "next_commands": text.next_commands(figures, None)}
+        return cannot_tell("oom", session_id, why, SCHEMA, figures=figures, **more)
     lacks = wanted - (room or 0)
     figures |= {"capacity_bytes": room, "alive_with_request_bytes": wanted, "lacks_bytes": lacks}
     kinds = _kinds(ask, session_id, failed, figures, lacks)

@@ -119,6 +119,8 @@ def no_replay(figures: Figures, reason: str) -> str:
     said = state(figures)
     text = request(figures) + (f" with {said}" if said else "")
     free = figures["device_free_bytes"]
+    if figures["on_host"] and free is None:
+        return f"{text}; what was free on the host then is not known"
     if figures["on_host"] and free is not None and free >= figures["request_bytes"]:
         return f"{text}: that was enough, so a limit on the process stopped it (ulimit, a container's limit)"
     return f"{text}; why cannot be told without a replay: {reason}"
