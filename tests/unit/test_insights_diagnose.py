@@ -161,22 +161,30 @@ def test_a_remedy_for_steps_says_that_the_peak_is_elsewhere(tmp_path: Path) -> N
     assert row["sentence"].endswith(f"; the peak of {bytes_text(highest)} is not in that step")
 
 
-@pytest.mark.parametrize(("more", "rank"), [({}, 4), ({21: 700 * MIB}, 21)], ids=["a host", "and a rank"])
+@pytest.mark.parametrize(
+    ("more", "rank", "said"),
+    [
+        ({}, 4, ""),
+        ({21: 700 * MIB}, 21, ""),
+        ({9: -900 * MIB}, 4, "; host name-of-host-1 holds most above them, +400.50 MiB"),
+    ],
+    ids=["a host", "and a rank", "and a rank with less"],
+)
 def test_a_host_that_stands_out_is_a_finding_as_in_imbalance(
-    more: dict[int, int], rank: int, tmp_path: Path
+    more: dict[int, int], rank: int, said: str, tmp_path: Path
 ) -> None:
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         logs = [RankLog(rank=number, host_uid=f"host-{number // 4}", ended=90) for number in range(32)]
         for log in logs:
             log.coordinates = {"dp": log.rank}
-            log.alloc("a", GIB + log.rank * 7 % 5 * MIB, at=2, device=GPU)
-            log.alloc("x", more.get(log.rank, 400 * MIB * (log.rank // 4 == 1)), at=3, device=GPU)
+            size = GIB + log.rank * 7 % 5 * MIB + more.get(log.rank, 400 * MIB * (log.rank // 4 == 1))
+            log.alloc("a", size, at=2, device=GPU)
         store_logs(connection, logs)
 
     with opened(tmp_path, fill) as queries:
         answer, alone = queries.diagnose(), queries.imbalance()
     (row,) = answer.rows.to_pylist()
-    assert (row["kind"], row["rank"], row["sentence"]) == ("imbalance", rank, alone.sentence)
+    assert (row["kind"], row["rank"], row["sentence"]) == ("imbalance", rank, alone.sentence + said)
     assert f"rank {rank}" in row["remedy"]
     assert GIB <= row["peak_after"] <= GIB + 4 * MIB
     assert row["bytes"] + row["peak_after"] == alone.figures["peak_bytes"]

@@ -17,6 +17,7 @@ from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.finding import Finder, Finding, Found, Question
 from rankmem_aggregator.insights.fragmentation import fragmentation_of
 from rankmem_aggregator.insights.imbalance import imbalance_of
+from rankmem_aggregator.insights.imbalance_text import change_text
 from rankmem_aggregator.insights.leak_groups import growing, matters
 from rankmem_aggregator.insights.leak_text import place as place_text
 from rankmem_aggregator.insights.leaks import leaking_of, leaks_of
@@ -226,13 +227,15 @@ def imbalance(question: Question) -> Found:
     if answer.verdict != "finding":
         return _nothing(answer)
     rows = answer.rows.to_pylist()
-    if not any(row["beyond_bytes"] > 0 for row in rows):
+    top = max(rows, key=lambda row: row["beyond_bytes"])
+    if top["beyond_bytes"] <= 0:
         return Found()
     highest, after = answer.figures["peak_bytes"], answer.figures["peak_without_bytes"]
-    top = max(rows, key=lambda row: abs(row["beyond_bytes"]))["rank"]  # that of the sentence
+    is_named = top["beyond_bytes"] == max(abs(row["beyond_bytes"]) for row in rows)
+    more = "" if is_named else f"; {top['what']} holds most above them, {change_text(top['beyond_bytes'])}"
     finding = Finding(
         kind="imbalance",
-        rank=top,
+        rank=top["rank"],
         bytes=highest - after,
         peak_after=after,
         certainty="suspected",
@@ -241,8 +244,8 @@ def imbalance(question: Question) -> Found:
             "AND is_rank_peak ORDER BY peak_requested_bytes DESC, rank, device",
             question,
         ),
-        remedy=answer.next_commands[-1] if answer.next_commands else "rankmem imbalance --by line",
-        sentence=answer.sentence,
+        remedy=f"rankmem live --rank {top['rank']}",
+        sentence=f"{answer.sentence}{more}",
         verb="rankmem imbalance",
     )
     return Found(findings=(finding,))
