@@ -141,3 +141,12 @@ def test_signals_end_the_process_again_where_no_command_was_run() -> None:
     with SignalRelay(is_last=True):
         pass
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_program_of_another_machine_is_not_run_as_a_script(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(57) + b"\ntouch ran\n")
+    foreign.chmod(0o755)
+    with SignalRelay() as relay, pytest.raises(OSError, match="Exec format error"):
+        relay.run((str(foreign),), os.environ, tmp_path)
+    assert not (tmp_path / "ran").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -41,3 +42,22 @@ def test_each_counts_once(witness: Witness) -> None:
     assert [witness.received(number) for number in NUMBERS] == [False] * 3
     send(witness, signal.SIGUSR2)
     assert witness.received(signal.SIGUSR2) is True
+
+
+def test_a_signal_that_comes_amid_the_look_for_another_takes_nothing_from_it(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner: list[bool | None] = []
+
+    def looks_for_another(seconds: float) -> None:
+        if not inner:
+            inner.append(None)
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                send(witness, number)
+            inner[0] = witness.received(signal.SIGUSR1)
+
+    monkeypatch.setattr(time, "sleep", looks_for_another)
+    assert witness.received(signal.SIGTERM) is True
+    assert inner == [True]
+    monkeypatch.undo()
+    assert witness.received(signal.SIGTERM) is False

@@ -82,6 +82,22 @@ def test_the_working_directory_is_on_the_path_where_it_is_without_us(
     assert paths[0] == paths[1]
 
 
+def test_a_run_below_a_run_keeps_the_working_directory_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    script = tmp_path / "scripts" / "train.py"
+    script.write_text("import sys; print(sys.path)")
+    outer = environment({}, session_id="s", aggregator="a:1")
+    outer["PYTHONPATH"] += ":lib"  # in a script of the user's
+    inner = environment(outer, session_id="t", aggregator="a:1")
+    paths = [
+        subprocess.check_output(
+            [sys.executable, str(script)], cwd=tmp_path, env=variables, text=True, timeout=60
+        )
+        for variables in ({"PYTHONPATH": ":lib"}, outer, inner)
+    ]
+    assert paths[0] == paths[1] == paths[2]
+
+
 def test_every_process_marks_the_environment_for_its_children(tmp_path: Path) -> None:
     code = """
 import os, subprocess, sys

@@ -70,6 +70,7 @@ def ended(runs: Sequence[subprocess.Popen[str]]) -> list[str]:
     """What each said, once all have ended well; none is left behind."""
     said = [text for _, text in outputs(runs, TIMEOUT_S)]
     assert [run.returncode for run in runs] == [0] * len(runs), said
+    assert not any("still run" in text for text in said), "what others record is stored"
     return said
 
 

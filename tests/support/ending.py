@@ -30,6 +30,8 @@ def outputs(
 
 
 def _said_as_it_is_ended(run: subprocess.Popen[str]) -> str:
+    if run.returncode is not None:
+        return f"another, which ended with {run.returncode}"
     pids = _tree(run.pid)
     for number in (signal.SIGABRT, signal.SIGKILL):
         for pid in pids:
@@ -38,8 +40,8 @@ def _said_as_it_is_ended(run: subprocess.Popen[str]) -> str:
                 time.sleep(0.1)  # one after the other: they write to one pipe
         with contextlib.suppress(subprocess.TimeoutExpired):
             out, said = run.communicate(timeout=TO_SAY_S)
-            return f"{len(pids)} processes, ended now, said:\n{out or ''}\n{said or ''}"
-    return f"{len(pids)} processes, which not even SIGKILL ended"
+            return f"processes: {len(pids)}, ended now. They said:\n{out or ''}\n{said or ''}"
+    return f"processes: {len(pids)}, which not even SIGKILL ended"
 
 
 def _tree(root: int) -> list[int]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -90,15 +92,37 @@ class Program:
         raise TooLong
 
 
-@pytest.mark.parametrize("is_part", [True, False])
-def test_what_a_signal_handler_of_the_program_raises_amid_our_code_is_raised(
-    capsys: pytest.CaptureFixture[str], *, is_part: bool
+def any_way(way: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(way)
+    def wrapper(*arguments: object) -> None:
+        way(*arguments)
+
+    return wrapper
+
+
+class Callables(Program):
+    def __call__(self, number: int, frame: object) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        raise TooLong
+
+
+HANDLERS = [
+    pytest.param(Program().times_up, id="method"),
+    pytest.param(any_way(Program().times_up), id="decorated"),
+    pytest.param(Callables(), id="object"),
+    pytest.param(functools.partial(Program.times_up, Program()), id="partial"),
+]
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_what_a_signal_handler_of_the_program_raises_amid_a_hook_is_raised(
+    capsys: pytest.CaptureFixture[str], handler: Callable[..., None]
 ) -> None:
-    whole = Guard(0)
-    guard = whole.of("modules", lambda: None) if is_part else whole
-    before = signal.signal(signal.SIGALRM, Program().times_up)
+    guard = Guard(0).of("modules", lambda: None)
+    before = signal.getsignal(signal.SIGALRM)
     try:
         for _ in range(2):
+            signal.signal(signal.SIGALRM, handler)
             with pytest.raises(TooLong):
                 hook(guard)
     finally:
@@ -106,8 +130,25 @@ def test_what_a_signal_handler_of_the_program_raises_amid_our_code_is_raised(
     assert capsys.readouterr().err.count("TooLong") == 1
 
 
-def hook(guard: Guard | PartGuard) -> None:
+def hook(guard: PartGuard) -> None:
     try:
         signal.raise_signal(signal.SIGALRM)
     except Exception as error:  # noqa: BLE001  as every hook
         guard.failed(error)
+
+
+def test_an_error_of_ours_is_not_raised_whatever_handlers_there_are() -> None:
+    guard = Guard(0).of("modules", lambda: None)
+    before = signal.signal(signal.SIGALRM, any_way(Program().times_up))
+
+    @any_way
+    def ours(*arguments: object) -> None:
+        raise AttributeError("ours")
+
+    try:
+        ours(1, None)
+    except AttributeError as error:
+        guard.failed(error)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert signal.getsignal(signal.SIGALRM) is before

@@ -3,22 +3,23 @@
 Stage: trainer, every thread in which the agent's code runs. Comes in: an exception of ours. Goes out: one
 line on stderr, and a record in the log for the answers; the training goes on unaffected. A set of hooks has a
 guard of its own: it goes off alone, and the allocators' events, which it cannot harm, go on. Nothing of ours
-is raised, nothing is printed twice. What a signal handler of the program raised amid our code (a timeout by
-SIGALRM) is the program's: it is raised, and what it interrupted goes off.
+is raised, nothing is printed twice. What a signal handler of the program raised amid a hook (a timeout by
+SIGALRM) is the program's: it is raised, and the set of that hook goes off.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, TextIO
 
 from rankmem_protos.errors import RankmemError
 
+_TAKES_ANY: Final = 0x4
+"""``inspect.CO_VARARGS``: the function has ``*args``."""
 LINE_CHARS_MAX: Final = 600
 """A compiler's whole output in every rank's log would bury the training's own."""
 
@@ -41,13 +42,19 @@ class PartGuard:
         self.infers = infers
 
     def failed(self, error: Exception) -> None:
-        """Reports the first failure and switches the set off. Raises what is the program's own."""
-        if not self._has_failed:
-            self._has_failed = True
-            with contextlib.suppress(Exception):  # the failure itself is reported below
-                self._stop()
-            self._whole.part_failed(self, error)
-        _raise_of_handler(error)
+        """A hook has failed: the set goes off. Raises what is the program's own."""
+        self.go_off(error)
+        if _is_of_handler(error):
+            raise error
+
+    def go_off(self, error: Exception) -> None:
+        """Reports the first failure and switches the set off."""
+        if self._has_failed:
+            return
+        self._has_failed = True
+        with contextlib.suppress(Exception):  # the failure itself is reported below
+            self._stop()
+        self._whole.part_failed(self, error)
 
     def report(self, text: str) -> None:
         """Writes one line to stderr."""
@@ -83,15 +90,15 @@ class Guard:
         return PartGuard(self, part, stop, infers=infers)
 
     def failed(self, error: Exception) -> None:
-        """Counts a failure; the first is reported and ends the recording. Raises what is the program's."""
+        """Counts a failure; the first one is reported and switches the agent off."""
         self.failures += 1
-        if not self._is_off:
-            self._is_off = True
-            for switch in self._switches:
-                with contextlib.suppress(Exception):
-                    switch(happened(error))
-            self.report(f"the agent is off: {described(error)}")
-        _raise_of_handler(error)
+        if self._is_off:
+            return
+        self._is_off = True
+        for switch in self._switches:
+            with contextlib.suppress(Exception):
+                switch(happened(error))
+        self.report(f"the agent is off: {described(error)}")
 
     def part_failed(self, part: PartGuard, error: Exception) -> None:
         """A set of hooks is off: reports it on stderr and in the log."""
@@ -103,32 +110,42 @@ class Guard:
 
     def report(self, text: str) -> None:
         """Writes one line to stderr; a forked child keeps silent."""
-        if os.getpid() != self._pid or sys.stderr is None:
+        stream = sys.stderr
+        if os.getpid() != self._pid or stream is None:
             return
         line = " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]
         with contextlib.suppress(Exception):  # closed, its reader gone, or any object
-            _write(f"rankmem: rank {self.rank}: {line}\n")
+            _write(stream, f"rankmem: rank {self.rank}: {line}\n")
 
 
-def _raise_of_handler(error: Exception) -> None:
-    """Raises an error that came through a signal handler of the program's."""
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()]
+def _is_of_handler(error: Exception) -> bool:
+    """Whether it came through a signal handler: Python gives it the frame that it interrupts, its caller."""
+    caller = None
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code in handlers:
-            raise error
-        trace = trace.tb_next
+        frame = trace.tb_frame
+        code, given = frame.f_code, frame.f_locals
+        num_named = code.co_argcount + code.co_kwonlyargcount
+        arguments = [given.get(name) for name in code.co_varnames[:num_named]]
+        if code.co_flags & _TAKES_ANY:
+            arguments += given.get(code.co_varnames[num_named], ())
+        if caller is not None and any(each is caller for each in arguments):
+            return True
+        caller, trace = frame, trace.tb_next
+    return False
 
 
-def _write(line: str) -> None:
-    genuine = sys.__stderr__
-    if genuine is not None and sys.stderr is genuine:
-        # Past its buffer: what is left there would make the exit code 120.
-        genuine.flush()
-        os.write(genuine.fileno(), line.encode(genuine.encoding, "backslashreplace"))
-    else:
-        sys.stderr.write(line)
-        sys.stderr.flush()
+def _write(stream: TextIO, line: str) -> None:
+    try:
+        descriptor = stream.fileno() if stream is sys.__stderr__ else None
+    except (OSError, ValueError):
+        descriptor = None
+    if descriptor is None:
+        stream.write(line)
+        stream.flush()
+    else:  # past its buffer: what is left there would make the exit code 120
+        stream.flush()
+        os.write(descriptor, line.encode(stream.encoding, "backslashreplace"))
 
 
 def unseen_by_modes() -> AbstractContextManager[None]:

@@ -198,7 +198,7 @@ class Agent:
         try:
             self._install_hooks(recorder, deciding)
         except Exception as error:  # noqa: BLE001  the trainer's guard
-            guard.failed(error)
+            guard.go_off(error)
             when_stepped(self._torch, deciding.stepped)  # whether it trains has to be seen all the same
 
     def _install_hooks(self, recorder: Recorder, deciding: Deciding) -> None:

@@ -41,10 +41,12 @@ def environment(
         drain_s: how long, in seconds, the last rank of a host waits for the last acknowledgement; 0: the
             caller waits.
     """
+    lone = f"{SITE}{os.sep}"  # see _LONE in sitecustomize.py
     given = base.get("PYTHONPATH", "")
+    paths = [] if given in ("", lone) else given.split(os.pathsep)
     # An empty entry is the working directory, as in ``$PYTHONPATH:/lib`` of a variable that was not set.
-    paths = [path for path in given.split(os.pathsep) if path.rstrip(os.sep) != str(SITE)] if given else []
-    first = str(SITE) if paths else f"{SITE}{os.sep}"  # see _LONE in sitecustomize.py
+    paths = ["" if path == lone else path for path in paths if path != str(SITE)]
+    first = str(SITE) if paths else lone
     kept = {key: value for key, value in base.items() if key not in _NOT_INHERITED}
     preloaded = (
         kept

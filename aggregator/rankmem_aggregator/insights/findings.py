@@ -88,7 +88,7 @@ def early_peak(question: Question) -> Found:
     whole, began = top["peak_requested_bytes"], steps[WARM_UP_STEPS - 1]["ended_ns"]
     if whole <= steady * EARLY_SHARE or top["peak_time_ns"] > began:
         return Found()
-    after = max(steady, _highest_since(question, top, steps[-1]["ended_ns"]))
+    after = _highest_since(question, top, steps[-1]["ended_ns"], least=steady)
     if whole <= after * EARLY_SHARE:
         return Found()
     sentence = (
@@ -115,13 +115,19 @@ def early_peak(question: Question) -> Found:
     return Found(findings=(finding,))
 
 
-def _highest_since(question: Question, device: Row, since_ns: int) -> int:
-    """The most that a device held after an instant, such as in an evaluation after the last step."""
+def _highest_since(question: Question, device: Row, since_ns: int, *, least: int) -> int:
+    """The most that a device held after an instant, such as in an evaluation after the last step.
+
+    Args:
+        least: less is not looked for.
+    """
     place = {name: device[name] for name in ("attempt", "rank", "device")}
     range_ = {"session": question.session_id, **place, "from_ns": since_ns, "until_ns": None}
     seconds = question.ask("curve_overall_coarse", **range_).to_pylist()
-    highest = max((row["requested"] for row in seconds if row["time_ns"] > since_ns), default=0)
-    if seconds and seconds[0]["time_ns"] <= since_ns:  # the highest of that second came before the instant
+    highest = max((row["requested"] for row in seconds if row["time_ns"] > since_ns), default=least)
+    highest = max(highest, least)
+    # The highest of the first second may have come before the instant.
+    if seconds and seconds[0]["time_ns"] <= since_ns and seconds[0]["requested"] > highest:
         range_ |= {"until_ns": since_ns + SECOND_NS}
         events = question.ask("curve_overall", **range_)["requested"].to_pylist()
         highest = max((highest, *events))

@@ -68,7 +68,7 @@ def nothing_outside(rank: int, device: str) -> str:
 
 def not_there(rank: int) -> str:
     """That the device of a rank was fullest without it."""
-    return f"rank {rank} is not in it: its process was over by then, or its recording had not begun"
+    return f"rank {rank} is not in this sum: its process was over by then, or its recording had not begun"
 
 
 def runtime(after_ns: int) -> str:

@@ -238,7 +238,6 @@ def _without_replay(
     ask: Ask, session_id: str, failed: Row, figures: dict[str, Any], held: dict[str, list[Row]], reason: str
 ) -> Answer:
     """What can be told without a replay: that the bytes alive and the request are more than there was."""
-    notes = text.notes(figures, held, [], None)
     free, reserved = figures["device_free_bytes"], figures["reserved_bytes"]
     on_host = figures["on_host"]
     room = free if on_host else None if None in (free, reserved) else free + reserved
@@ -246,8 +245,15 @@ def _without_replay(
     figures |= {"why_no_replay": reason, "is_proven": room is not None and wanted > room}
     if not figures["is_proven"]:
         why = text.no_replay(figures, reason)
-        more = {"notes": notes, "next_commands": text.next_commands(figures, None)}
-        return cannot_tell("oom", session_id, why, SCHEMA, figures=figures, **more)
+        return cannot_tell(
+            "oom",
+            session_id,
+            why,
+            SCHEMA,
+            figures=figures,
+            notes=text.notes(figures, held, [], None),
+            next_commands=text.next_commands(figures, None),
+        )
     lacks = wanted - (room or 0)
     figures |= {"capacity_bytes": room, "alive_with_request_bytes": wanted, "lacks_bytes": lacks}
     kinds = _kinds(ask, session_id, failed, figures, lacks)
@@ -261,7 +267,7 @@ def _without_replay(
         sentence=text.sentence(figures, None),
         rows=SCHEMA.empty_table(),
         figures=figures,
-        notes=(*notes, f"no setting was tried: {reason}"),
+        notes=(*text.notes(figures, held, [], None), f"no setting was tried: {reason}"),
         next_commands=text.next_commands(figures, None),
     )
 

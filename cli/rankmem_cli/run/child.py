@@ -34,6 +34,7 @@ CANNOT_EXECUTE: Final = 126
 NOT_FOUND: Final = 127
 MEANWHILE_EVERY_S: Final = 5.0
 """Between two calls of ``meanwhile``: no load, and soon enough for a spool."""
+_LOOKED_AT_BYTES: Final = 128
 SIGNALLED: Final = 128
 """Exit codes as POSIX shells give them; 128 + n for a death by signal n."""
 
@@ -164,9 +165,15 @@ def _as_a_shell_would(
         return start(command, environment, folder)
     except OSError as error:
         script = shutil.which(command[0], path=environment.get("PATH"))
-        if error.errno != errno.ENOEXEC or script is None:
+        if error.errno != errno.ENOEXEC or script is None or not _is_text(script):
             raise
         return start(("/bin/sh", script, *command[1:]), environment, folder)
+
+
+def _is_text(path: str) -> bool:
+    """Whether a shell would take it for a script, and not for a program of another machine."""
+    with open(path, "rb") as file:
+        return b"\0" not in file.read(_LOOKED_AT_BYTES)
 
 
 def _start_ignoring_children(

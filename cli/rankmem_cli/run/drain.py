@@ -100,9 +100,9 @@ class _Elections:
         if now < self._next:
             return True
         self._next = now + ELECT_EVERY_S
-        if self._held >= ELECTIONS_MAX:
-            return any(_if_there(is_shipping, folder) for folder in session_dirs)
         try:
+            if self._held >= ELECTIONS_MAX:
+                return any(_if_there(is_shipping, folder) for folder in session_dirs)
             started = [_if_there(elect, folder) for folder in session_dirs]  # does nothing where one runs
             self._held += any(started)
         except (OSError, subprocess.SubprocessError):  # no more processes or files: as one that ended at once

@@ -218,7 +218,7 @@ def _finish(
         with contextlib.suppress(OSError):  # a full disk: the folder stays once it is empty
             closing.close(folder)
     is_delivered = drain.wait_delivered(folders, relay, drain_s=job.drain_s) or _give_up(folders)
-    if destination.ends_with_run:
+    if destination.ends_with_run and not destination.has_other_recorders():  # whose ranks live too
         is_delivered &= not _note_living(folders, destination)
     for line in set_aside_lines(folders):
         note(f"rankmem: {line}")
@@ -249,7 +249,7 @@ def _note_living(folders: Sequence[Path], destination: Destination) -> bool:
     """Reports ranks that outlive the command, and so the aggregator; whether there are any."""
     left = [folder for folder in folders if drain.living(folder)]
     for folder in left:
-        note("rankmem: processes of the command still run: what they record stays on this host")
+        note("rankmem: processes of the command still run: what they record from now on stays on this host")
         note(f"Try: rankmem ship {folder} {destination.shown}  (after they have ended)")
     return bool(left)
 

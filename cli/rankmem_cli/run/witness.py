@@ -41,20 +41,20 @@ class Witness:
 
     def received(self, number: int) -> bool | None:
         """Whether a signal that we just received was sent to it too; None where that cannot be determined."""
-        if number in self._kept:
-            self._kept.remove(number)
-            return True
         deadline = time.monotonic() + WAIT_S
-        while (pending := self._pending()) is not None:
+        while number not in self._kept:  # also by a look for another signal, which came amid this one
+            if (pending := self._pending()) is None:
+                return None
             if number in pending:
-                self._kept |= pending - {number}  # others that came with it, and are still to be asked about
+                self._kept |= pending  # others that came with it are still to be asked about
                 self.close()
                 self._start()  # one that is already pending would hide the next of its kind
-                return True
-            if time.monotonic() > deadline:
+            elif time.monotonic() > deadline:
                 return False
-            time.sleep(_LOOK_EVERY_S)
-        return None
+            else:
+                time.sleep(_LOOK_EVERY_S)
+        self._kept.discard(number)
+        return True
 
     def close(self) -> None:
         """Ends the process. Idempotent."""

@@ -147,7 +147,7 @@ def _limits(texts: list[str]) -> dict[str, Limit]:
             if not 0 <= share <= 100:
                 raise RankmemError(Code.INVALID, f"--limit {text!r}: {value!r} is no share", "such as 2%")
             found[figure] = known._replace(share=share)
-        elif value.replace(".", "", 1).isdigit() and float(value) > 0:
+        elif value.replace(".", "", 1).isdecimal() and float(value) > 0:
             hint = f"--limit {figure}={value}% or --limit {figure}={value}B"
             raise RankmemError(Code.INVALID, f"--limit {text!r}: {value!r} has no unit", hint)
         else:

@@ -226,7 +226,7 @@ worded AS (
             WHEN records_lost > 0 THEN true
         END AS is_bytes,
         CASE why
-            WHEN 'lost' THEN 'the end was never reported by the host: the last events may be missing'
+            WHEN 'lost' THEN 'the host never reported the end: the last events may be missing'
             WHEN 'unexplained' THEN
                 format('{:,}', unexplained_bytes)
                 || ' bytes are unexplained: the recorded events differ from the allocator''s own figure by that much'
@@ -234,7 +234,7 @@ worded AS (
                 format('{:,}', dropped)
                 || ' names or stacks did not fit into the spool and are unknown; byte figures are exact'
             WHEN 'partial' THEN
-                CASE WHEN records_lost > 0 THEN format('{:,}', records_lost) || ' events are missing from the recording: '
+                CASE WHEN records_lost > 0 THEN 'events missing from the recording: ' || format('{:,}', records_lost) || '; '
                     ELSE 'the recording does not show whether it holds every event: ' END
                 || 'the true peak may be higher than shown'
             WHEN 'no_clock' THEN
