@@ -360,7 +360,7 @@ def test_a_process_counts_while_it_is_there_and_a_rank_that_was_not_is_said_to_b
         answer, *of_ranks = (queries.ledger(rank=rank) for rank in (None, 0, 1, 2))
     assert {row["rank"] for row in answer.rows.to_pylist()} == {1, None}
     assert (answer.figures["pytorch_bytes"], answer.figures["other_processes_bytes"]) == (300, 590)
-    absent = "is not in it: its process was over by then, or its recording had not begun"
+    absent = "is not in this sum: its process was over by then, or its recording had not begun"
     for rank, of_rank in enumerate(of_ranks):
         assert of_rank.sentence == answer.sentence
         assert (f"rank {rank} {absent}" in of_rank.notes) == (rank != 1)
