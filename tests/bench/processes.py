@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any, Final
 import grpc
 import psutil
 
+from ports import free_port
 from rankmem_agent.spool.election import LOCK_NAME, is_shipping
 
 TRAINING: Final = Path(__file__).with_name("train_gpt.py")
@@ -71,7 +71,7 @@ def aggregator(database: Path, settings: Mapping[str, str] | None = None) -> Ite
         database: its file; its log is written beside it.
         settings: variables of its environment; with ``RANKMEM_SERVE_LAKE`` it writes that, and no file.
     """
-    address, given = f"127.0.0.1:{_free_port()}", dict(settings or {})
+    address, given = f"127.0.0.1:{free_port()}", dict(settings or {})
     place = {} if "RANKMEM_SERVE_LAKE" in given else {"RANKMEM_DB": str(database)}
     env = environment({**place, "RANKMEM_LISTEN": address, **given})
     with database.with_suffix(".log").open("wb") as log:
@@ -138,9 +138,3 @@ def wait_until_quiet(folder: Path, timeout_s: float = 60.0) -> None:
         if time.monotonic() > until:
             raise RuntimeError("the shipper did not deliver everything")
         time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

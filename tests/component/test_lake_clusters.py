@@ -17,6 +17,7 @@ from constructed import BASE_NS, SECOND_NS
 from lake_answers import DeadlyTask, HeadlessTask, OnceDeadlyTask, check_views, whole_of
 from lake_clusters import joined_cluster, needs_ray, needs_spark, sail
 from lake_sessions import RESTARTED, STEADY, named_questions
+from ports import free_port
 from rankmem_aggregator.lake import on_spark, worker
 from rankmem_aggregator.lake.engine import portable_answer
 from rankmem_aggregator.lake.engines import open_engine
@@ -246,8 +247,7 @@ def test_without_its_token_a_cluster_does_not_answer_and_the_hint_says_why(ray_a
     ],
 )
 def test_an_engine_that_is_away_fails_at_once_and_says_what_to_start(form: str, start: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        place = f"127.0.0.1:{probe.getsockname()[1]}"
+    place = f"127.0.0.1:{free_port()}"
     with pytest.raises(RankmemError, match=f"{start} {place}: .*refused") as caught:
         open_engine(form.format(place))
     assert caught.value.code is Code.UNAVAILABLE

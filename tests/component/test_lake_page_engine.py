@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_sessions import RESTARTED
+from ports import free_port
 from rankmem_aggregator import connect
 from rankmem_aggregator.lake.engines import open_engine
 from rankmem_aggregator.lake.processes import Processes
@@ -137,8 +137,7 @@ def test_an_export_is_the_same_with_an_engine(lake: str, tasks: list[int], tmp_p
 
 @pytest.mark.parametrize("verb", [["page"], ["export", "html", "out.html"]])
 def test_what_is_wrong_with_an_engine_is_said_at_once(lake: str, verb: list[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     for given, code, told in (
         (["--lake", lake, "--engine", "spark"], Code.INVALID, "'spark' is no engine"),
         (["--db", "a.duckdb", "--engine", "processes:2"], Code.INVALID, "answers from a lake alone"),

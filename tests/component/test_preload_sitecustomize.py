@@ -65,36 +65,33 @@ def test_an_error_in_the_next_sitecustomize_is_reported_as_ever_and_the_agent_wa
     assert "no_such_module" in done.stderr
 
 
+def path_of_a_script(folder: Path, variables: dict[str, str]) -> str:
+    """sys.path of a script that is not in the working directory."""
+    script = folder / "scripts" / "train.py"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text("import sys; print(sys.path)")
+    command = [sys.executable, str(script)]
+    return subprocess.check_output(command, cwd=folder, env=variables, text=True, timeout=60)
+
+
 @pytest.mark.parametrize("given", ["", ":lib", "lib:", "lib::other", ":", "lib"])
 @pytest.mark.parametrize("extended", ["{}", "{}:more", "more:{}"])
 def test_the_working_directory_is_on_the_path_where_it_is_without_us(
     given: str, extended: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "scripts").mkdir()
-    script = tmp_path / "scripts" / "train.py"
-    script.write_text("import sys; print(sys.path)")
     base = {"PYTHONPATH": given}
     paths = []
     for variables in (base, environment(base, session_id="s", aggregator="a:1")):
         variables["PYTHONPATH"] = extended.format(variables["PYTHONPATH"])  # in a script of the user's
-        command = [sys.executable, str(script)]
-        paths.append(subprocess.check_output(command, cwd=tmp_path, env=variables, text=True, timeout=60))
+        paths.append(path_of_a_script(tmp_path, variables))
     assert paths[0] == paths[1]
 
 
 def test_a_run_below_a_run_keeps_the_working_directory_on_the_path(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    script = tmp_path / "scripts" / "train.py"
-    script.write_text("import sys; print(sys.path)")
     outer = environment({}, session_id="s", aggregator="a:1")
     outer["PYTHONPATH"] += ":lib"  # in a script of the user's
     inner = environment(outer, session_id="t", aggregator="a:1")
-    paths = [
-        subprocess.check_output(
-            [sys.executable, str(script)], cwd=tmp_path, env=variables, text=True, timeout=60
-        )
-        for variables in ({"PYTHONPATH": ":lib"}, outer, inner)
-    ]
+    paths = [path_of_a_script(tmp_path, each) for each in ({"PYTHONPATH": ":lib"}, outer, inner)]
     assert paths[0] == paths[1] == paths[2]
 
 

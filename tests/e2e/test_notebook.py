@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from harmless_runs import closed_port
 from main_job import RANKMEM, call, environment, rows
+from ports import free_port
 
 HEAVY = "{'grpc', 'duckdb', 'pyarrow'}"
 LOADED = "{name.partition('.')[0] for name in sys.modules}"
@@ -144,7 +144,7 @@ def test_what_no_aggregator_takes_stays_on_disk_and_its_shipper_ends(tmp_path: P
 import torch, warnings
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter('always')
-    with rankmem.record(aggregator='127.0.0.1:{closed_port()}', drain_s=0.5) as recording:
+    with rankmem.record(aggregator='127.0.0.1:{free_port()}', drain_s=0.5) as recording:
         torch.ones(1 << 20)
 assert not recording.is_delivered
 print(recording.session_id)

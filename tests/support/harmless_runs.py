@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ports import free_port
 from rankmem_agent.preload.launch import environment
 from rankmem_agent.spool import places
 from rankmem_agent.spool.layout import Kind
@@ -56,7 +56,7 @@ def preloaded(command: Sequence[str], folder: Path, *, cwd: Path | None = None, 
 def preloaded_env(folder: Path) -> dict[str, str]:
     """The environment of :func:`preloaded`."""
     base = environment(
-        _base(), session_id=SESSION, aggregator=f"127.0.0.1:{closed_port()}", spool_dir=folder / "spool"
+        _base(), session_id=SESSION, aggregator=f"127.0.0.1:{free_port()}", spool_dir=folder / "spool"
     )
     return base | {"RANKMEM_SHIP_DRAIN_S": "1"}
 
@@ -71,13 +71,6 @@ def spools(folder: Path) -> list[Spool]:
     for session_dir in (folder / "spool").glob("*/"):
         places.settle(session_dir)
     return [_read(path) for path in sorted((folder / "spool").glob("*/*-*-*/"))]
-
-
-def closed_port() -> int:
-    """A loopback port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _base() -> dict[str, str]:

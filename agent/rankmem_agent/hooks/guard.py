@@ -14,12 +14,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from typing import Final, TextIO
 
 from rankmem_protos.errors import RankmemError
 
-_TAKES_ANY: Final = 0x4
-"""``inspect.CO_VARARGS``: the function has ``*args``."""
 LINE_CHARS_MAX: Final = 600
 """A compiler's whole output in every rank's log would bury the training's own."""
 
@@ -119,19 +118,15 @@ class Guard:
 
 
 def _is_of_handler(error: Exception) -> bool:
-    """Whether it came through a signal handler: Python gives it the frame that it interrupts, its caller."""
-    caller = None
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        code, given = frame.f_code, frame.f_locals
-        num_named = code.co_argcount + code.co_kwonlyargcount
-        arguments = [given.get(name) for name in code.co_varnames[:num_named]]
-        if code.co_flags & _TAKES_ANY:
-            arguments += given.get(code.co_varnames[num_named], ())
-        if caller is not None and any(each is caller for each in arguments):
+    """Whether a signal handler raised it: Python gives a handler the interrupted frame, which calls it."""
+    from inspect import getargvalues  # only where something failed
+    from traceback import walk_tb
+
+    for (caller, _), (frame, _) in pairwise(walk_tb(error.__traceback__)):
+        names, others, _, given = getargvalues(frame)
+        arguments = [given.get(name) for name in names] + list(given.get(others or "", ()))
+        if any(each is caller for each in arguments):
             return True
-        caller, trace = frame, trace.tb_next
     return False
 
 

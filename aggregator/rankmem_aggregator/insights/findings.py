@@ -27,6 +27,7 @@ from rankmem_aggregator.insights.whatif import FINDING_SHARE as REMEDY_SHARE
 from rankmem_aggregator.insights.whatif import FREE, UNSURE, Request, whatif_of
 from rankmem_aggregator.insights.whatif_text import IF_UNUSED
 from rankmem_aggregator.quantity_text import bytes_text, counted
+from rankmem_aggregator.retention.limits import NS_PER_S
 from rankmem_protos.devices import by_weight
 
 Row = dict[str, Any]
@@ -36,7 +37,6 @@ STEPS_LEAST: Final = 3
 """Steps that must follow these."""
 EARLY_SHARE: Final = 1.03
 """A peak before the steady steps is a finding from so much above them, and what follows them."""
-SECOND_NS: Final = 1_000_000_000
 
 
 def failures(question: Question) -> Found:
@@ -115,6 +115,13 @@ def early_peak(question: Question) -> Found:
     return Found(findings=(finding,))
 
 
+def _peak_of(question: Question, place: tuple[int, int, str]) -> int:
+    """The peak of (attempt, rank, device), from the peaks of all, which are asked for once."""
+    peaks = question.ask("peak", session=question.session_id, rank=None, attempt=None).to_pylist()
+    own = (row for row in peaks if (row["attempt"], row["rank"], row["device"]) == place)
+    return int(max(row["peak_requested_bytes"] for row in own))
+
+
 def _highest_since(question: Question, device: Row, since_ns: int, *, least: int) -> int:
     """The most that a device held after an instant, such as in an evaluation after the last step.
 
@@ -124,11 +131,10 @@ def _highest_since(question: Question, device: Row, since_ns: int, *, least: int
     place = {name: device[name] for name in ("attempt", "rank", "device")}
     range_ = {"session": question.session_id, **place, "from_ns": since_ns, "until_ns": None}
     seconds = question.ask("curve_overall_coarse", **range_).to_pylist()
-    highest = max((row["requested"] for row in seconds if row["time_ns"] > since_ns), default=least)
-    highest = max(highest, least)
+    highest = max((least, *(row["requested"] for row in seconds if row["time_ns"] > since_ns)))
     # The highest of the first second may have come before the instant.
     if seconds and seconds[0]["time_ns"] <= since_ns and seconds[0]["requested"] > highest:
-        range_ |= {"until_ns": since_ns + SECOND_NS}
+        range_ |= {"until_ns": since_ns + NS_PER_S}
         events = question.ask("curve_overall", **range_)["requested"].to_pylist()
         highest = max((highest, *events))
     return int(highest)
@@ -212,8 +218,7 @@ def _peak_without_leaks(question: Question, place: tuple[int, int, str]) -> tupl
         held += before + group.made
         if matters(group):
             added += np.maximum(before - int(group.series[max(group.trend.first - 1, 0)]), 0)
-    peaks = question.ask("peak", **of_rank, attempt=place[0]).to_pylist()
-    whole = int(max(row["peak_requested_bytes"] for row in peaks if row["device"] == place[2]))
+    whole = _peak_of(question, place)
     steps = question.ask("steps", **of_rank).to_pylist()
     own = {
         row["step"]: row["peak_bytes"]
@@ -303,9 +308,7 @@ def remedies(question: Question) -> Found:
         return Found()
     best, rank = free[0], figures["rank"]
     is_unsure = best["remedy"] in UNSURE
-    of_rank = {"session": question.session_id, "rank": rank, "attempt": figures["attempt"]}
-    peaks = question.ask("peak", **of_rank).to_pylist()
-    whole = max(row["peak_requested_bytes"] for row in peaks if row["device"] == figures["device"])
+    whole = _peak_of(question, (figures["attempt"], rank, figures["device"]))
     is_elsewhere = whole > figures["peak_bytes"] * EARLY_SHARE
     elsewhere = f"; the peak of {bytes_text(whole)} is not in that step" if is_elsewhere else ""
     finding = Finding(

@@ -92,8 +92,7 @@ FIGURES: Final[Mapping[str, pa.Schema]] = {
     ),
     "oom": _figures(
         "attempt rank seq failure num_failures failure_of_rank request_bytes live_bytes reserved_bytes "
-        "unused_bytes "
-        "largest_free_bytes device_free_bytes device_total_bytes others_bytes capacity_bytes "
+        "unused_bytes largest_free_bytes device_free_bytes device_total_bytes others_bytes capacity_bytes "
         "capacity_low_bytes needed_within_bytes alive_with_request_bytes num_older lacks_bytes leaked_bytes "
         "highest_step_before_bytes",
         "device line operator kind remedy why_no_replay", "on_host is_reproduced is_proven is_leak_sure",

@@ -61,8 +61,8 @@ class SignalRelay:
     cannot stay ignored in this process: the kernel would keep no exit code for us.
 
     Args:
-        is_last: this process only ends after it: signals that come once the command has ended are ignored,
-            or they would replace its exit code. SIGQUIT still ends a process that hangs.
+        is_last: after it this process does nothing but exit with the command's code, which signals would
+            replace: they are ignored then. SIGQUIT still ends a process that hangs.
     """
 
     def __init__(self, *, is_last: bool = False) -> None:

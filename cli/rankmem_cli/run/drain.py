@@ -74,7 +74,7 @@ def undelivered(session_dir: Path) -> list[Path]:
 
 
 def living(session_dir: Path) -> list[Path]:
-    """The spools of a session whose rank is still alive: the command left it behind."""
+    """The spools of a session whose rank is still alive, asked once the command has ended."""
     return [spool for spool in spools(session_dir) if is_alive(spool)]
 
 

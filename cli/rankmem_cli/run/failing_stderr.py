@@ -25,7 +25,7 @@ def stderr_may_fail() -> Iterator[None]:
 
 
 class _Stderr:
-    """Writes on; to nothing, after a failure."""
+    """Passes on what is written; after a failure it goes nowhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

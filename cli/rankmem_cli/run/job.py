@@ -69,7 +69,7 @@ def run_job(job: Job, report: Report, *, is_last: bool = False) -> int:
     """Runs the command under the preload, waits until its events are stored, reports.
 
     Args:
-        is_last: this process only ends after it, with the command's exit code.
+        is_last: after it this process does nothing but exit with the command's code.
 
     Returns:
         The command's exit code; 126 or 127 if it cannot be run, as in shells.

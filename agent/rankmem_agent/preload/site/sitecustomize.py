@@ -11,7 +11,7 @@ import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _LONE = _HERE + os.sep
-"""How ``rankmem run`` writes it where PYTHONPATH was not set. A script that extends the variable
+"""How ``rankmem run`` writes this folder where PYTHONPATH was not set. A script that extends the variable
 (``$PYTHONPATH:/lib``) would have left an empty entry without us: the working directory."""
 
 

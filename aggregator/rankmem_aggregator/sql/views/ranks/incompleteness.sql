@@ -226,7 +226,7 @@ worded AS (
             WHEN records_lost > 0 THEN true
         END AS is_bytes,
         CASE why
-            WHEN 'lost' THEN 'the host never reported the end: the last events may be missing'
+            WHEN 'lost' THEN 'the end of the process was never reported: the last events may be missing'
             WHEN 'unexplained' THEN
                 format('{:,}', unexplained_bytes)
                 || ' bytes are unexplained: the recorded events differ from the allocator''s own figure by that much'
