@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -118,7 +119,8 @@ class SetAsideUpload(SpoolUpload):
                 place.parent.mkdir(mode=0o700, exist_ok=True)
                 os.rename(self.folder, place)
             message = f"{self.folder.name} is set aside: {self._mark.message}"
-            self.fail(RankmemError(self._mark.code, message, f"rankmem ship {place} tries again"))
+            again = f"rankmem ship {shlex.quote(str(place))} tries again"
+            self.fail(RankmemError(self._mark.code, message, again))
 
     def _encode_next(self, attach: Attach, max_records: int, allow_short: bool) -> Sequence[EncodedBatch]:
         """The batch that reports what is missing, once."""

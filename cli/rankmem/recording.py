@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -213,7 +214,8 @@ def _hand_over(session_dir: Path) -> bool:
     if not folder.spools(session_dir):
         closing.remove_unless_shipping(session_dir)
         return True
-    warnings.warn(f"some records are not stored yet (try: rankmem ship {session_dir})", stacklevel=4)
+    again = f"rankmem ship {shlex.quote(str(session_dir))}"
+    warnings.warn(f"some records are not stored yet (try: {again})", stacklevel=4)
     return False
 
 

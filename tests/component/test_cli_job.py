@@ -17,6 +17,7 @@ import pytest
 from rankmem_agent.spool import election, places
 from rankmem_agent.spool import folder as spool_folder
 from rankmem_aggregator.query import open as opening
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_cli.args.options import Target
 from rankmem_cli.run import child, drain, job
 from rankmem_cli.run.destination import Destination
@@ -25,7 +26,7 @@ from rankmem_cli.show.render import console_for, note
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship import closing, marks
 
-HERE = Destination(address="127.0.0.1:9", shown="--db x")
+HERE = Destination(address="127.0.0.1:9", given=GivenOptions(source=(("--db", "x"),)))
 
 
 class NoQueries:
@@ -67,7 +68,7 @@ def test_a_job_opens_runs_waits_reports_and_closes(life: list[str]) -> None:
     code = run_job(
         Job(command=ends_with(3), target=Target(db=Path("x"))),
         lambda destination, session_id, whole: life.append(
-            f"report {destination.shown} {len(session_id)} {whole}"
+            f"report {destination.given.text()} {len(session_id)} {whole}"
         ),
     )
     assert code == 3
@@ -213,7 +214,8 @@ def test_what_is_set_aside_is_reported_wherever_the_spools_are(
     marks.write_mark(kept, marks.Mark(code=Code.INVALID, message="it is refused"))
     elsewhere = Job(command=ends_with(0), target=Target(db=Path("x")), spool_dir=tmp_path.parent)
     assert run_job(elsewhere, job.report_nothing) == 0
-    assert f"spool 0-0-1 is set aside: it is refused; kept in {kept}" in capsys.readouterr().err
+    again = f"rankmem ship {kept} retries it"
+    assert f"spool 0-0-1 is set aside: it is refused; {again}" in capsys.readouterr().err
 
 
 def test_a_disk_that_is_full_as_the_command_ends_does_not_stop_the_wait(
@@ -242,7 +244,7 @@ def test_a_rank_that_outlives_the_command_is_reported_where_the_aggregator_ends(
 ) -> None:
     @contextmanager
     def opened(place: Target) -> Iterator[Destination]:
-        yield Destination(address=HERE.address, shown=HERE.shown, ends_with_run=ends_with_run)
+        yield Destination(address=HERE.address, given=HERE.given, ends_with_run=ends_with_run)
 
     monkeypatch.setattr(job, "open_destination", opened)
     monkeypatch.setattr(drain, "living", lambda folder: [folder / "0-0-1"])

@@ -35,7 +35,7 @@ def test_events_stay_on_the_host_until_they_are_fetched(tmp_path: Path) -> None:
             said = done.stderr[done.stderr.index("rankmem: session") :]
             assert "held at the peak of rank 1: not known: events of rank 1 of session" in said
             assert f"--aggregator {address} brings them" in said
-            assert f"more: rankmem peak | ops | live | sql --aggregator {address}" in said
+            assert f"more: rankmem ops --aggregator {address} --session " in said
             assert "Error" not in said
             ranks = rows(tmp_path, "ranks", "--lake", "lake")
             assert [(row["rank"], row["complete"]) for row in ranks] == [(0, True), (1, True)]

@@ -172,6 +172,18 @@ def test_a_note_is_fitted_to_a_terminal_and_left_alone_in_a_pipe(
     assert " ".join(line.strip() for line in lines) == long.strip()
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_command_in_a_note_is_not_broken(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = f"rankmem oom --db '/data/{'long/' * 20}a b' --session 1vg3zw6abcde --by line --failure 2"
+    terminal = _Terminal()
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stderr", terminal)
+    note(f"  there were some more failures than this, which are of other ranks: {command} analyses the next")
+    lines = terminal.getvalue().splitlines()
+    assert any(command in line for line in lines)
+    assert max(len(line) for line in lines if command not in line) <= width
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -7,16 +7,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_cli.show.summary import print_summary
 
 START_NS = 1_795_264_702_000_000_000
 GIB = 1 << 30
+GIVEN = GivenOptions(source=(("--db", "x.duckdb"),), session="s")
 
 
 class Stored:
     """The answers of a session of ``num_ranks`` ranks, of which rank r peaks at (r + 1) GiB."""
 
     stale = ""
+    given_options = GivenOptions()
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ RANKS = pa.schema([*RANKS_OF_OLDER_VERSION, *((name, pa.int64()) for name in STE
 
 
 def summary_of(stored: Stored, capsys: pytest.CaptureFixture[str]) -> str:
-    print_summary(stored, "s", "--db x.duckdb")  # type: ignore[arg-type]
+    print_summary(stored, "s", GIVEN)  # type: ignore[arg-type]
     out, err = capsys.readouterr()
     assert out == "", "stdout belongs to the training"
     return err
@@ -112,7 +115,7 @@ def summary_of(stored: Stored, capsys: pytest.CaptureFixture[str]) -> str:
 def test_hundreds_of_ranks_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
     text = summary_of(Stored(256), capsys)
     assert "256 ranks, 256,000 events, 0 lost, all complete" in text
-    assert "… and 248 more: rankmem peak" in text
+    assert "… and 248 more: rankmem peak --db x.duckdb --session s\n" in text
     assert "spread over 256: 255.00 GiB between rank 255 and rank 0 (99.6% of the highest)" in text
     assert "job's peak (cuda, all ranks at one instant): 42.00 GiB at +2.000 s" in text
     assert "--db x.duckdb" in text
@@ -120,7 +123,7 @@ def test_hundreds_of_ranks_fit_on_a_screen(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_nothing_is_called_complete_while_some_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
-    print_summary(Stored(4), "s", "--db x.duckdb", is_delivered=False)  # type: ignore[arg-type]
+    print_summary(Stored(4), "s", GIVEN, is_delivered=False)  # type: ignore[arg-type]
     err = capsys.readouterr().err
     assert "4,000 events, 0 lost so far, not everything is stored yet" in err
     assert "complete" not in err

@@ -115,6 +115,7 @@ def test_no_answer_of_the_client_about_a_session_was_forgotten() -> None:
         "stale",
         "gathers_stale",
         "recent_missing",
+        "given_options",
         "aggregator",
     }
     public = {name for name in dir(Queries) if not name.startswith("_")}

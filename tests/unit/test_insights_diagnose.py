@@ -26,6 +26,7 @@ from rankmem_aggregator.insights.finding import Finding, Found, Question
 from rankmem_aggregator.insights.findings import FINDERS
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.quantity_text import bytes_text
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_aggregator.query.queries import Queries
 from rankmem_cli.main import app
 from rankmem_cli.run.first_finding import finding_line
@@ -35,6 +36,7 @@ from repetitions import long_but
 
 pytestmark = pytest.mark.slow
 
+GIVEN = GivenOptions(source=(("--db", "x"),))
 Fill = Callable[[duckdb.DuckDBPyConnection], None]
 
 
@@ -331,12 +333,13 @@ def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code
         assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)
     else:
         assert "1. saves 146.00 MiB" in done.stdout
-        assert "next: rankmem fragmentation --rank 0" in done.stdout
+        next_ = f"next: rankmem fragmentation --db {tmp_path / 'job.duckdb'} --rank 0"
+        assert next_ in done.stdout
 
 
 def test_a_run_ends_with_the_first_finding_in_one_line(tmp_path: Path) -> None:
     with opened(tmp_path, leaking) as queries:
-        line = finding_line(queries, queries.session_id(), "--db x", within_s=600.0)
+        line = finding_line(queries, queries.session_id(), GIVEN, within_s=600.0)
         assert queries.ranks().num_rows == 1, "later questions are allowed"
     assert line.startswith("finding (predicted): model.py:41 aten::linear leaks by 6.00 MiB a step on rank 0")
     assert line.endswith(": rankmem diagnose --db x")
@@ -366,7 +369,7 @@ def test_a_run_that_finds_nothing_in_time_says_so_and_does_not_fail(
         interrupted.set()
 
     fake = SimpleNamespace(diagnose=diagnose, interrupt=interrupt, allow=lambda: called.append("allow"))
-    assert finding_line(fake, "S", "--db x", within_s=within_s) == f"{line}: rankmem diagnose --db x"  # type: ignore[arg-type]
+    assert finding_line(fake, "S", GIVEN, within_s=within_s) == f"{line}: rankmem diagnose --db x"  # type: ignore[arg-type]
     assert called == calls
 
 
@@ -375,7 +378,7 @@ def test_a_fault_of_an_insight_does_not_fail_the_run() -> None:
         raise KeyError("peak")
 
     fake = SimpleNamespace(diagnose=diagnose, interrupt=lambda: None, allow=lambda: None)
-    line = finding_line(fake, "S", "--db x")  # type: ignore[arg-type]
+    line = finding_line(fake, "S", GIVEN)  # type: ignore[arg-type]
     assert line.startswith("no finding, the insights were not asked to the end (KeyError: 'peak'): ")
 
 

@@ -748,7 +748,7 @@ def test_the_verb_exits_by_its_verdict(
         lines = done.stdout.splitlines()
         assert lines[0].startswith("batch 16 holds ")
         assert "it does not fit in 60.00 MiB" in lines[0]
-        assert lines[-1] == "next: rankmem whatif --rank 0"
+        assert lines[-1] == f"next: rankmem whatif --db {database} --rank 0"
 
 
 def test_the_verb_takes_other_recordings_by_file_and_by_session(

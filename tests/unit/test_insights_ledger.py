@@ -455,4 +455,4 @@ def test_the_verb_exits_by_its_verdict(tmp_path: Path, fail_on: str | None, code
     elif output == "csv":
         assert done.stdout.splitlines()[0] == ",".join(SCHEMA.names)
     else:
-        assert "next: rankmem peak --by component --rank 0" in done.stdout
+        assert f"next: rankmem peak --db {path} --by component --rank 0" in done.stdout

@@ -255,8 +255,9 @@ def test_what_to_run_next_is_about_the_same_failure(tmp_path: Path) -> None:
     assert of_rank.figures["request_bytes"] == 3 * GIB
     assert faults(schema_of("oom"), json.loads(json.dumps(of_rank.as_dict()))) == []
     done = CliRunner().invoke(app, ["oom", "--db", str(path), "--rank", "1"], catch_exceptions=False)
-    assert "rankmem oom --why --rank 1 --failure 1 has the settings that were tried" in done.stderr
-    assert "1 more failure: rankmem oom --rank 1 --failure 2 analyses the next" in done.stderr
+    again = f"rankmem oom --db {path}"
+    assert f"{again} --why --rank 1 --failure 1 has the settings that were tried" in done.stderr
+    assert f"1 more failure: {again} --rank 1 --failure 2 analyses the next" in done.stderr
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -326,4 +327,4 @@ def test_the_report_on_failures_says_why(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["oom", "--db", str(path)], catch_exceptions=False)
     assert done.exit_code == 0
     assert "  why: rank 0, cuda:0: 29.00 MiB at train.py:47 (aten::mm) failed with " in done.stderr
-    assert "    rankmem oom --why --failure 1 has the settings that were tried" in done.stderr
+    assert f"    rankmem oom --db {path} --why --failure 1 has the settings that were tried" in done.stderr

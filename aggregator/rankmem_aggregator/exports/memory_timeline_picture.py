@@ -36,7 +36,7 @@ def page(track: Track, rows: Iterator[tuple[int, list[int]]], missing: Sequence[
     Raises:
         RankmemError: UNSUPPORTED if matplotlib is not installed.
     """
-    figure = new_figure("this picture", "rankmem export html", figsize=(20, 12), dpi=80)
+    figure = new_figure("this picture", "rankmem export html report.html", figsize=(20, 12), dpi=80)
     chart = _chart(track, rows)
     axes = figure.gca()
     times_ms = (chart.times_ns - chart.start_ns) / 1e6

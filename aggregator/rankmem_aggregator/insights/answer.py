@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rankmem_aggregator.query.missing import is_complete, missing_of
+from rankmem_aggregator.query.next_commands import GivenOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,10 @@ EXIT_FINDING: Final = 1
 EXIT_CANNOT_TELL: Final = 2
 FORMAT_VERSION: Final = 1
 """Of the JSON form; it only grows, as all formats here."""
+
+
+COLUMNS_WITH_COMMANDS: Final = frozenset({"sentence", "remedy", "verb"})
+"""Of an insight's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,24 @@ class Answer:
         error = "; ".join(filter(None, ("events are missing", self.error)))
         return replace(known, certainty="suspected", error=error)
 
+    def asked_with(self, given: GivenOptions) -> Answer:
+        """The answer whose commands ask the same session of the same store from the reader's shell."""
+        import pyarrow as pa
+
+        complete = given.complete
+        rows = self.rows
+        for name in COLUMNS_WITH_COMMANDS & set(rows.column_names):
+            texts = pa.array([text and complete(text) for text in rows[name].to_pylist()], pa.string())
+            rows = rows.set_column(rows.schema.get_field_index(name), rows.field(name), texts)
+        return replace(
+            self,
+            sentence=complete(self.sentence),
+            figures=_completed(self.figures, complete),
+            rows=rows,
+            notes=tuple(map(complete, self.notes)),
+            next_commands=tuple(map(complete, self.next_commands)),
+        )
+
     def gaps_text(self) -> str:
         """One line on the completeness of the session, for every answer."""
         if self.complete and not self.missing:
@@ -112,6 +135,14 @@ class Answer:
             "complete": self.complete,
             "missing": self.missing,
         }
+
+
+def _completed(value: Any, complete: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return complete(value)
+    if isinstance(value, Mapping):
+        return {name: _completed(each, complete) for name, each in value.items()}
+    return value
 
 
 def cannot_tell(question: str, session_id: str, reason: str, schema: pa.Schema, **more: Any) -> Answer:

@@ -270,7 +270,7 @@ def beyond_pytorch(question: Question) -> Found:
     figures = answer.figures
     is_foreign = figures["finding"] == "other_processes"
     others = figures["other_processes_bytes"] if is_foreign else None
-    remedy = "end the other processes on that device" if is_foreign else "rankmem peak --by component"
+    remedy = "end the other processes on that device" if is_foreign else answer.next_commands[0]
     # Of what is not the ranks' a part may be the driver's own.
     certainty = "suspected" if is_foreign else answer.certainty or "suspected"
     finding = Finding(

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from rankmem_aggregator.query.missing import and_later, with_missing
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_aggregator.query.not_here import AN_AGGREGATOR
 from rankmem_aggregator.query.older_version import check_groups, explained
 from rankmem_aggregator.query.types import Parameters, SessionId, Value
@@ -45,6 +46,8 @@ class Asking(abc.ABC):
     """What was opened: the path or the address, for messages."""
     aggregator: str = AN_AGGREGATOR
     """To which the hosts of its sessions ship, for hints."""
+    given_options: GivenOptions = GivenOptions()
+    """How the command that opened it named it, for the commands that answers name."""
     stale: str = ""
     """What the last answer may lack since a store is away, in a sentence; empty: nothing."""
     gathers_stale: bool = False

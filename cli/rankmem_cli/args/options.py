@@ -9,12 +9,13 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_cli.show.render import Format
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -135,6 +136,9 @@ class Target:
     credentials: Credentials = field(default_factory=Credentials)
     """For the aggregator, including one that holds the file."""
 
+    given: GivenOptions = field(default_factory=GivenOptions, compare=False)
+    """The options that named it; empty where the environment or a default did."""
+
     def address(self) -> str:
         """What ``open_queries`` opens."""
         return self.lake or self.aggregator or str(self.db)
@@ -162,9 +166,17 @@ def target(
     credentials = Credentials.from_environment(
         tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key, token_file=token_file
     )
+    given = _given(
+        db=db,
+        aggregator=aggregator,
+        tls_ca=tls_ca,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        token_file=token_file,
+    )
     named = target_from_environment(db, aggregator)
     if aggregator is not None or (db is None and named == os.environ.get("RANKMEM_AGGREGATOR")):
-        return Target(aggregator=named, credentials=credentials)
+        return Target(aggregator=named, credentials=credentials, given=given)
     try:
         named.encode()
     except UnicodeEncodeError as exc:
@@ -173,7 +185,13 @@ def target(
             f"the database's path is not valid UTF-8: {named!r}",
             "rename it: DuckDB opens no other paths",
         ) from exc
-    return Target(db=Path(named), credentials=credentials)
+    return Target(db=Path(named), credentials=credentials, given=given)
+
+
+def _given(**named: object) -> GivenOptions:
+    """The options that have a value."""
+    given = {f"--{name.replace('_', '-')}": value for name, value in named.items() if value is not None}
+    return GivenOptions(source=tuple((name, str(value)) for name, value in given.items()))
 
 
 def source(
@@ -194,10 +212,11 @@ def source(
     Raises:
         RankmemError: as :func:`target`; INVALID for a lake and something else, for an engine without a lake.
     """
-    given = {"--db": db, "--lake": lake, "--aggregator": aggregator}
-    named = [f"{flag} {value}" for flag, value in given.items() if value is not None]
+    stores = _given(db=db, lake=lake, aggregator=aggregator).source
+    named = [f"{flag} {value}" for flag, value in stores]
     if lake is not None and len(named) > 1:
         raise RankmemError(Code.INVALID, f"{' and '.join(named)} are given", "give one of them")
+    given = _given(lake=lake, engine=engine or None)
     if not named and not os.environ.get("RANKMEM_DB"):
         lake = os.environ.get("RANKMEM_LAKE")
     if not lake and engine:
@@ -210,7 +229,7 @@ def source(
 
     if engine is None:
         engine = os.environ.get("RANKMEM_ENGINE")
-    return Target(lake=lake_address(lake), engine=engine or None)
+    return Target(lake=lake_address(lake), engine=engine or None, given=given)
 
 
 _READING: Final = {
@@ -241,8 +260,9 @@ def reads(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def with_options(**given: Any) -> None:
-        named = {name: given.pop(name) for name in _READING}
-        verb(source=source(**named), **given)
+        target = source(**{name: given.pop(name) for name in _READING})
+        with replace(target.given, session=given.get("session")).in_hints():
+            verb(source=target, **given)
 
     with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
     return with_options

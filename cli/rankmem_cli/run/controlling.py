@@ -20,6 +20,7 @@ from rankmem_protos.errors import Code, RankmemError
 
 if TYPE_CHECKING:
     from rankmem_aggregator.query.controlling import Ordered, Wanted
+    from rankmem_aggregator.query.next_commands import GivenOptions
     from rankmem_aggregator.query.queries import Queries
 
 SESSIONS_NAMED_MAX: Final = 5
@@ -85,7 +86,7 @@ def control_ranks(
                 timeout_s=timeout_s,
                 said=lambda followed, told: update(f"rankmem: {followed} of {told} ranks have answered"),
             )
-    _report(rows, ordered, timeout_s)
+    _report(rows, ordered, timeout_s, target.given)
 
 
 def refuse_a_guess(queries: Queries) -> None:
@@ -142,7 +143,7 @@ def _note_order(session_id: str, wanted: Wanted, ordered: Ordered) -> None:
         )
 
 
-def _report(rows: list[dict[str, Any]], ordered: Ordered, timeout_s: float) -> None:
+def _report(rows: list[dict[str, Any]], ordered: Ordered, timeout_s: float, given: GivenOptions) -> None:
     by_state: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_state.setdefault(row["state"], []).append(row)
@@ -158,10 +159,8 @@ def _report(rows: list[dict[str, Any]], ordered: Ordered, timeout_s: float) -> N
             why = (
                 f"told, and nothing came of it in {timeout_s:g} s: no step is known to have ended there since"
             )
-        note(
-            f"{ranks_text(waiting)}: {why}. What comes of it: "
-            f'rankmem sql "FROM control WHERE order_id = {ordered.order_id}"'
-        )
+        look = given.complete(f'rankmem sql "FROM control WHERE order_id = {ordered.order_id}"')
+        note(f"{ranks_text(waiting)}: {why}. What comes of it: {look}")
     _raise_if_not_followed(by_state, ordered, timeout_s)
 
 

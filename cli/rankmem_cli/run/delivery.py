@@ -6,6 +6,7 @@ where a database is named. ``rankmem_ship`` delivers.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,7 +78,7 @@ def _report(report: DeliveryReport, folder: Path) -> None:
         raise RankmemError(
             Code.INVALID,
             f"{report.spools_left} spools cannot be stored, and are set aside",
-            f"rankmem ship --db FILE {report.spools_set_aside[0]} for another database",
+            f"rankmem ship --db FILE {shlex.quote(str(report.spools_set_aside[0]))} for another database",
         )
     if report.details_left:
         raise RankmemError(

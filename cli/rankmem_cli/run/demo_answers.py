@@ -21,6 +21,7 @@ from rankmem_cli.show.timeline import show_timeline
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rankmem_aggregator.query.next_commands import GivenOptions
     from rankmem_aggregator.query.queries import Queries
     from rankmem_cli.show.table import Column
 
@@ -40,13 +41,13 @@ def print_answers(destination: Destination, session_id: str, is_delivered: bool)
     from rankmem_aggregator.query.open import open_queries
 
     with open_queries(destination.address, destination.credentials) as queries:
-        _Tour(queries, session_id, destination.shown).print()
+        _Tour(queries, session_id, destination.given).print()
 
 
 class _Tour:
-    def __init__(self, queries: Queries, session_id: str, shown: str) -> None:
+    def __init__(self, queries: Queries, session_id: str, given: GivenOptions) -> None:
         self._queries = queries
-        self._shown = shown
+        self._given = given
         self._facts = session_facts(queries, session_id)
 
     def print(self) -> None:
@@ -65,8 +66,8 @@ class _Tour:
         self._answer_sql()
         note_incompleteness(queries, self._facts)
         self._heading("All of it in a browser, down to one event:")
-        self._line(f"$ rankmem page {self._shown}".rstrip())
-        self._line(f"Everything is stored in {self._shown.split()[-1]}; rankmem --help lists the commands.")
+        self._command("page")
+        self._line(f"Everything is stored in {self._given.source[0][1]}; rankmem --help lists the commands.")
 
     def _print_worst(self, rank: int) -> None:
         queries, session_id = self._queries, self._facts.session_id
@@ -97,25 +98,28 @@ class _Tour:
             columns.ops(),
         )
         self._heading("And over time?")
-        self._line(f"$ rankmem timeline --rank {rank} --by category {self._shown}".rstrip())
+        self._command(f"timeline --rank {rank} --by category")
         curves = queries.timeline(session_id, by="category", rank=rank, points=POINTS_DEFAULT)
         show_timeline(curves, "category", self._facts, output=Format.TABLE)
 
     def _answer_sql(self) -> None:
         rows = self._queries.sql(EXAMPLE_SQL)
         self._heading("Anything else, in SQL:")
-        self._line(f'$ rankmem sql "{EXAMPLE_SQL}" {self._shown}'.rstrip())
+        self._command(f'sql "{EXAMPLE_SQL}"')
         show_table(rows, plain_columns(rows))
 
     def _answer(self, question: str, command: str, rows: pa.Table, shown: list[Column]) -> None:
         self._heading(question)
-        self._line(f"$ rankmem {command} {self._shown}".rstrip())
+        self._command(command)
         show_table(rows.slice(0, ROWS), shown)
 
     def _heading(self, text: str) -> None:
         from rich.text import Text
 
         console_for(sys.stdout).print(Text(f"\n{text}", style="bold"))
+
+    def _command(self, command: str) -> None:
+        self._line(f"$ {self._given.complete(f'rankmem {command}')}")
 
     def _line(self, text: str) -> None:
         from rich.text import Text

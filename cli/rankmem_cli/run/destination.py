@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rankmem_agent.launchers import task_of
 from rankmem_agent.spool.election import NICENESS
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_cli.args.options import Target
 from rankmem_cli.run import recorders
 from rankmem_cli.show.render import note
@@ -41,8 +42,8 @@ class Destination:
 
     address: str
     """HOST:PORT."""
-    shown: str
-    """The flag with which a reading verb finds it."""
+    given: GivenOptions
+    """The options with which a reading verb finds it."""
     credentials: Credentials = field(default_factory=Credentials)
     """For the aggregator."""
     ends_with_run: bool = False
@@ -62,19 +63,19 @@ def open_destination(target: Target) -> Iterator[Destination]:
         target.credentials.check()
         yield Destination(
             address=target.aggregator,
-            shown=f"--aggregator {target.aggregator}",
+            given=_finding(target, "--aggregator", target.aggregator),
             credentials=target.credentials,
         )
         return
     assert target.db is not None  # a Target has one of the two
-    shown = f"--db {target.db}"
+    given = _finding(target, "--db", str(target.db))
     has_other_recorders = functools.partial(recorders.are_registered, target.db)
     holder, supervisor = _holder_or_own(target.db)
     if supervisor is not None:
         try:
             yield Destination(
                 address=supervisor.address,
-                shown=shown,
+                given=given,
                 ends_with_run=True,
                 has_other_recorders=has_other_recorders,
             )
@@ -84,7 +85,13 @@ def open_destination(target: Target) -> Iterator[Destination]:
         note(f"rankmem: the aggregator at {holder.address} holds {target.db}; recording through it")
         asked = target.credentials.only(tls=holder.tls, token=holder.token)
         with recorders.register(target.db):
-            yield Destination(address=holder.address, shown=shown, credentials=asked)
+            yield Destination(address=holder.address, given=given, credentials=asked)
+
+
+def _finding(target: Target, name: str, value: str) -> GivenOptions:
+    """The options that find the target again, which is named even where a default or the environment did."""
+    others = (pair for pair in target.given.source if pair[0] != name)
+    return replace(target.given, source=((name, value), *others))
 
 
 def _holder_or_own(database_path: Path) -> tuple[ServerAddress | None, Supervisor | None]:

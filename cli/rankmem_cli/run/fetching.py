@@ -61,7 +61,7 @@ def fetch_events(target: Target, session: str | None, wanted: Wanted, *, timeout
         raise RankmemError(
             Code.INVALID,
             "the job's peak may be at any time and needs all ranks",
-            "rankmem fetch --around job-peak without --ranks, --from, --until",
+            "give --around job-peak alone, without --ranks, --from and --until",
         )
     with RemoteQueries(target.aggregator, target.credentials) as queries:
         row = queries.session_facts(session)
@@ -80,7 +80,7 @@ def fetch_events(target: Target, session: str | None, wanted: Wanted, *, timeout
         raise RankmemError(
             Code.UNAVAILABLE,
             f"{target.aggregator} has not written all that it received to its lake in {timeout_s:g} s",
-            "ask with --aggregator meanwhile; rankmem status --aggregator says what it waits for",
+            "ask with --aggregator meanwhile; rankmem status says what it waits for",
         )
 
 
@@ -128,7 +128,7 @@ def _report(found: Fetched, session_id: str, aggregator: str, timeout_s: float) 
             Code.UNAVAILABLE,
             f"events of {sum(map(len, found.unconnected.values()))} ranks could not be asked for, "
             f"{found.waiting} stretches did not come in {timeout_s:g} s",
-            "rankmem fetch again, at the aggregator that their hosts are connected to; "
+            "fetch them again, from the aggregator that their hosts are connected to; "
             "rankmem ship DIR on a host whose shipper has ended",
         )
     if found.gone:

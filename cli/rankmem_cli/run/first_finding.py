@@ -14,6 +14,7 @@ from rankmem_cli.show.units import safe_text
 from rankmem_protos.errors import RankmemError
 
 if TYPE_CHECKING:
+    from rankmem_aggregator.query.next_commands import GivenOptions
     from rankmem_aggregator.query.queries import Queries
 
 WITHIN_S: Final = 5.0
@@ -22,16 +23,18 @@ EVENTS_MAX: Final = 5_000
 """Of a device, that are replayed: all settings in under two seconds."""
 
 
-def finding_line(queries: Queries, session_id: str, shown: str, *, within_s: float = WITHIN_S) -> str:
+def finding_line(
+    queries: Queries, session_id: str, given: GivenOptions, *, within_s: float = WITHIN_S
+) -> str:
     """The first finding, or why there is none.
 
     Args:
         queries: where the session is stored.
         session_id: full id.
-        shown: the flag with which a reading verb finds it.
+        given: the options with which a reading verb finds it.
         within_s: statements that run longer are ended.
     """
-    more = f"rankmem diagnose {shown}".rstrip()
+    more = given.complete("rankmem diagnose")
     is_late = threading.Event()
 
     def end() -> None:
@@ -42,7 +45,7 @@ def finding_line(queries: Queries, session_id: str, shown: str, *, within_s: flo
     timer.name, timer.daemon = "rankmem-finding", True
     timer.start()
     try:
-        answer = queries.diagnose(session_id, events_max=EVENTS_MAX, within_s=within_s)
+        answer = queries.diagnose(session_id, events_max=EVENTS_MAX, within_s=within_s).asked_with(given)
     except Exception as error:  # noqa: BLE001  the training has ended well: a fault here must not fail it
         if is_late.is_set():
             return f"no finding within {within_s:g} s: {more}"

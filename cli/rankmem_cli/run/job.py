@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -176,7 +177,8 @@ def report_summary(
             # Where all is delivered, the agent switched itself off and reported why.
             note("rankmem: nothing was recorded" if is_delivered else "rankmem: nothing is stored yet")
             return
-        print_summary(queries, session_id, destination.shown, is_delivered=is_delivered)
+        given = replace(destination.given, session=session_id)
+        print_summary(queries, session_id, given, is_delivered=is_delivered)
         line = other_runs.line_about_others(
             session_id,
             queries.ranks(session_id).to_pylist(),
@@ -186,7 +188,7 @@ def report_summary(
         if line is not None:
             note(line)
         if finds:
-            note(finding_line(queries, session_id, destination.shown))
+            note(finding_line(queries, session_id, given))
 
 
 def report_nothing(destination: Destination, session_id: str, is_delivered: bool) -> None:
@@ -241,7 +243,7 @@ def _give_up(folders: Sequence[Path]) -> bool:
     for folder in left:
         note("rankmem: some records are not stored yet" + (f": {why[folder]}" if why[folder] else ""))
         after = "  (after its shipper, which is still running, has ended)" if folder in held else ""
-        note(f"Try: rankmem ship {folder}{after}")
+        note(f"Try: rankmem ship {shlex.quote(str(folder))}{after}")
     return not left
 
 
@@ -250,7 +252,8 @@ def _note_living(folders: Sequence[Path], destination: Destination) -> bool:
     left = [folder for folder in folders if drain.living(folder)]
     for folder in left:
         note("rankmem: processes of the command still run: what they record from now on stays on this host")
-        note(f"Try: rankmem ship {folder} {destination.shown}  (after they have ended)")
+        where = f"{shlex.quote(str(folder))} {destination.given.text('run')}"
+        note(f"Try: rankmem ship {where}  (after they have ended)")
     return bool(left)
 
 

@@ -507,7 +507,6 @@ def diagnose(*, with_least: bool) -> list[Column]:
         *([size("then at least", "peak_after_least", importance=4)] if with_least else ()),
         size("then at most" if with_least else "peak then", "peak_after", importance=8),
         text("certainty", "certainty", importance=7),
-        text("more", "verb", importance=5),
     ]
 
 

@@ -94,7 +94,8 @@ def bound_lines(queries: Queries, facts: SessionFacts, peaks: pa.Table) -> list[
         for row in sorted(found, key=lambda row: -(row["at_least_bytes"] or 0))[:BOUNDS_SHOWN]
     ]
     more = len(found) - BOUNDS_SHOWN
-    return bounds_text if more <= 0 else [*bounds_text, f'… and {more} more: rankmem sql "FROM peak_bound"']
+    again = facts.given.complete('rankmem sql "FROM peak_bound"')
+    return bounds_text if more <= 0 else [*bounds_text, f"… and {more} more: {again}"]
 
 
 def at_least_text(at_least_bytes: int | None) -> str:
@@ -119,7 +120,8 @@ def note_incomplete_sessions(queries: Queries) -> None:
     if sessions:
         more = len(sessions) - SESSIONS_SHOWN
         others = f"… and {more} more: " if more > 0 else "details: "
-        note(f'{others}rankmem sql "FROM incompleteness"')
+        again = queries.given_options.complete('rankmem sql "FROM incompleteness"')
+        note(f"{others}{again}")
 
 
 def _unless_older(ask: Callable[[], pa.Table]) -> list[dict[str, Any]]:

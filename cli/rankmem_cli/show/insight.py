@@ -71,7 +71,7 @@ def tell(
 
     with open_session(target, session) as (queries, facts):
         with show_progress("querying"):
-            answer = ask(queries, facts)
+            answer = ask(queries, facts).asked_with(facts.given)
         if output is Format.TABLE:
             note(facts.title())
         if table is not None and output is Format.TABLE:

@@ -49,9 +49,12 @@ def print_job_peak(queries: Queries, facts: SessionFacts) -> None:
     for bound in sorted(bounds, key=lambda bound: by_weight(bound["device_type"], bound["job_peak_bytes"])):
         _note_bound(bound, facts.started_ns)
     if unknown is not None:
-        _note_without_bounds(shares, unknown)
+        _note_without_bounds(facts, shares, unknown)
     elif not bounds and queries.peak(facts.session_id).num_rows:
-        note("no sum over the ranks: no two ranks share a clock; rankmem peak shows each rank separately")
+        note(
+            "no sum over the ranks: no two ranks share a clock; "
+            f"{facts.given.complete('rankmem peak')} shows each rank separately"
+        )
         note_incompleteness(queries, facts)
         return
     shown = head(shares, None, output=Format.TABLE, table_rows=RANKS_SHOWN)
@@ -74,13 +77,13 @@ def _bounds(
         return [], exc
 
 
-def _note_without_bounds(shares: pa.Table, why: RankmemError) -> None:
+def _note_without_bounds(facts: SessionFacts, shares: pa.Table, why: RankmemError) -> None:
     """Notes the peak alone."""
     peaks = {row["device_type"]: row["job_peak_bytes"] for row in shares.to_pylist()}
     for device_type, peak in peaks.items():
         note(f"{device_type}: {bytes_text(peak)}")
     note(f"  what the hosts' clocks leave open is not known: {why.message}")
-    note(f"  {why.hint}")
+    note(f"  {facts.given.complete(why.hint)}")
 
 
 def _note_interval(queries: Queries, facts: SessionFacts, why: RankmemError) -> None:
@@ -91,7 +94,7 @@ def _note_interval(queries: Queries, facts: SessionFacts, why: RankmemError) -> 
         ranks = counted(row["num_ranks"], "rank")
         print(f"{row['device_type']}: between {low} and {high} on {ranks}")
     note(f"not exact: {why.message}")
-    note(why.hint)
+    note(facts.given.complete(why.hint))
 
 
 def show_part(queries: Queries, facts: SessionFacts, by: str, *, output: Format) -> None:
@@ -116,11 +119,12 @@ def _print_held(queries: Queries, facts: SessionFacts, by: str, shares: pa.Table
         if not is_not_here(exc):
             raise
         note(f"not known: {exc.message}")
-        note(exc.hint)
+        note(facts.given.complete(exc.hint))
         return False
     show_table(rows.slice(0, GROUPS_SHOWN), columns.job_peak_held(by))
     if rows.num_rows > GROUPS_SHOWN:
-        note(f"… and {rows.num_rows - GROUPS_SHOWN} more: rankmem job-peak --by {by}")
+        again = facts.given.complete(f"rankmem job-peak --by {by}")
+        note(f"… and {rows.num_rows - GROUPS_SHOWN} more: {again}")
     return True
 
 

@@ -54,8 +54,9 @@ def kernel_hints(facts: SessionFacts) -> list[str]:
     if facts.events or facts.source not in _OF_KERNELS:
         return []
     ask = f"FROM kernel_total('{facts.session_id}', of_group := 'operator')"
+    again = facts.given.complete(f'rankmem sql "{ask}"')
     return [
-        f'{facts.source} recorded kernels but no memory; for the kernels\' time: rankmem sql "{ask}"',
+        f"{facts.source} recorded kernels but no memory; for the kernels' time: {again}",
         "of_group may also be layer, call_site, short_name or stream",
     ]
 

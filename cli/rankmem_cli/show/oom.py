@@ -75,11 +75,13 @@ def print_oom(
         note(f"{_of(chosen, by)}:")
         show_table(rows.slice(0, shown), not_recorded.with_placeholders(_columns(facts, by), facts))
         if rows.num_rows > shown:
-            note(f"… and {rows.num_rows - shown} more: rankmem oom --by {by}{_again(number, rank)}")
+            again = facts.given.complete(f"rankmem oom --by {by}{_again(number, rank)}")
+            note(f"… and {rows.num_rows - shown} more: {again}")
     if failures.num_rows > 1 and number == 1:
         others = failures.num_rows - 1
         note("")
-        note(f"{counted(others, 'more failure')}: rankmem oom{_again(2, rank)} analyses the next")
+        again = facts.given.complete(f"rankmem oom{_again(2, rank)}")
+        note(f"{counted(others, 'more failure')}: {again} analyses the next")
     note_incompleteness(queries, facts)
 
 
@@ -106,13 +108,14 @@ def _why(queries: Queries, facts: SessionFacts, number: int, rank: int | None) -
     """What ``--why`` would say, where its replays take seconds."""
     with show_progress("replaying"):
         answer = queries.why_oom(facts.session_id, rank=rank, failure=number, events_max=EVENTS_REPLAYED)
+    answer = answer.asked_with(facts.given)
     label = ": ".join(filter(None, (answer.certainty, answer.error)))
     said = [f"  why: {safe_text(answer.sentence)}"]
     if answer.verdict == "cannot tell":
         said = [f"  why: cannot tell: {safe_text(answer.sentence)}"]
     more = [f"    {label}"] if label else []
-    again = _again(number, rank)
-    return [*said, *more, f"    rankmem oom --why{again} has the settings that were tried"]
+    again = facts.given.complete(f"rankmem oom --why{_again(number, rank)}")
+    return [*said, *more, f"    {again} has the settings that were tried"]
 
 
 def _again(number: int, rank: int | None) -> str:

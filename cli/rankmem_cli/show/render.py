@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from rankmem_aggregator.query.next_commands import COMMAND
 from rankmem_cli.show import units
 from rankmem_cli.show.progress import show_progress
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 NOTE_CELLS_MIN: Final = 40
 """Notes are not wrapped narrower: the terminal then wraps them itself."""
+_HELD_SPACE: Final = "\0"
+"""Within a command; ``safe_text`` leaves none in a text."""
 STACK_SEPARATOR: Final = " < "
 """Between the frames of a stack in CSV, nearest to the operator first."""
 
@@ -93,14 +96,20 @@ def console_for(file: TextIO) -> Console:
 
 
 def note(text: str) -> None:
-    """Prints a line on stderr, after what stdout has so far; wrapped to fit a terminal."""
+    """Prints a line on stderr, after what stdout has so far; wrapped to fit a terminal.
+
+    A command in it is not wrapped, so that it can be copied: where it is too long, the terminal does that.
+    """
     sys.stdout.flush()
     text = units.safe_text(text)
     if sys.stderr.isatty():
         indent = " " * (len(text) - len(text.lstrip()))
         width = max(get_terminal_size().columns, NOTE_CELLS_MIN)
-        lines = textwrap.wrap(text, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-        text = "\n".join(lines)
+        held = COMMAND.sub(lambda found: found[0].replace(" ", _HELD_SPACE), text)
+        lines = textwrap.wrap(
+            held, width, subsequent_indent=f"{indent}  ", break_on_hyphens=False, break_long_words=False
+        )
+        text = "\n".join(lines).replace(_HELD_SPACE, " ")
     print(text, file=sys.stderr, flush=True)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_cli.args.options import Target
 from rankmem_cli.args.times import parse_time
 from rankmem_cli.show.units import utc_text
@@ -39,6 +40,9 @@ class SessionFacts:
     was_reduced: bool = False
     """All of these were not recorded in some steps of a rank (``rankmem control``)."""
 
+    given: GivenOptions = field(default_factory=GivenOptions)
+    """How it was chosen: completes the commands of whatever is said about it."""
+
     def title(self) -> str:
         """The session in one line: id, name, start in UTC."""
         name = f" ({self.name})" if self.name else ""
@@ -55,7 +59,9 @@ def open_queries(target: Target, *, unsafe: bool = False) -> Queries:
     """
     from rankmem_aggregator.query import open as opening
 
-    return opening.open_queries(target.address(), target.credentials, unsafe=unsafe, engine=target.engine)
+    queries = opening.open_queries(target.address(), target.credentials, unsafe=unsafe, engine=target.engine)
+    queries.given_options = target.given
+    return queries
 
 
 @contextmanager
@@ -64,7 +70,9 @@ def open_session(target: Target, session: str | None) -> Iterator[tuple[Queries,
     from rankmem_aggregator.query.asking import one_answer
 
     with open_queries(target) as queries, one_answer(queries):
-        yield queries, session_facts(queries, session)
+        facts = session_facts(queries, session)
+        with facts.given.in_hints():
+            yield queries, facts
 
 
 def session_facts(queries: Queries, session: str | None) -> SessionFacts:
@@ -83,6 +91,7 @@ def session_facts(queries: Queries, session: str | None) -> SessionFacts:
         events=row.get("events") or 0,
         not_recorded=tuple(frozenset(filter(None, off.split(","))) for off in row.get("not_recorded") or ()),
         was_reduced=bool(row.get("was_reduced")),
+        given=replace(queries.given_options, session=None if session is None else str(row["session_id"])),
     )
 
 

@@ -6,6 +6,7 @@ Stage: render. In: an aggregator's figures and a shipper's status file. Out: lin
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,6 @@ def set_aside_lines(session_dirs: Iterable[Path]) -> list[str]:
             for path in sorted(folder.glob(pattern)):
                 mark = read_mark(path.parent)
                 if mark is not None:
-                    where = f"kept in {path.parent}, rankmem ship retries it"
-                    lines.append(safe_text(f"spool {path.parent.name} is set aside: {mark.message}; {where}"))
+                    again = f"rankmem ship {shlex.quote(str(path.parent))} retries it"
+                    lines.append(safe_text(f"spool {path.parent.name} is set aside: {mark.message}; {again}"))
     return lines

@@ -8,6 +8,7 @@ observed, missing data, and where it is stored.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_aggregator.quantity_text import counted
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from rankmem_aggregator.query.next_commands import GivenOptions
     from rankmem_aggregator.query.queries import Queries
 
 RANKS_SHOWN: Final = 8
@@ -36,16 +38,18 @@ NEVER_SEEN: Final = ("never reported", "never came", "awaited")
 """States of ranks that sent nothing (view rank_missing); the second is from an older aggregator."""
 
 
-def print_summary(queries: Queries, session_id: str, shown: str, *, is_delivered: bool = True) -> None:
+def print_summary(
+    queries: Queries, session_id: str, given: GivenOptions, *, is_delivered: bool = True
+) -> None:
     """Writes the summary of a session to stderr.
 
     Args:
         queries: where it is stored.
         session_id: the session.
-        shown: the flag with which a reading verb finds it.
+        given: the options with which a reading verb finds it.
         is_delivered: False if some of it is still on this host's disk; then nothing counts as complete.
     """
-    facts = session_facts(queries, session_id)
+    facts = replace(session_facts(queries, session_id), given=given)
     ranks = queries.ranks(session_id)
     peaks = _of_highest_attempt(queries.peak(session_id))
     note("")
@@ -54,24 +58,24 @@ def print_summary(queries: Queries, session_id: str, shown: str, *, is_delivered
         note("no allocator events were recorded")
     else:
         _print_peaks(queries, facts, peaks, is_delivered=is_delivered)
-    for line in [*_failures(queries, facts, shown), *steady_lines(ranks)]:
+    for line in [*_failures(queries, facts), *steady_lines(ranks)]:
         note(line)
     note_incompleteness(queries, facts)
     if peaks.num_rows:
-        note(f"more: rankmem peak | ops | live | sql {shown}")
+        note(f"more: {given.complete('rankmem ops')}; other questions: rankmem --help")
 
 
 def _print_peaks(queries: Queries, facts: SessionFacts, peaks: pa.Table, *, is_delivered: bool) -> None:
     shown = columns.summary(facts.started_ns, is_delivered=is_delivered)
     show_table(peaks.slice(0, RANKS_SHOWN), shown, file=sys.stderr)
     if peaks.num_rows > RANKS_SHOWN:
-        note(f"… and {peaks.num_rows - RANKS_SHOWN} more: rankmem peak")
+        note(f"… and {peaks.num_rows - RANKS_SHOWN} more: {facts.given.complete('rankmem peak')}")
     rows = peaks.to_pylist()
     for device_type in dict.fromkeys(row["device_type"] for row in rows):
         _print_device_type(queries, facts, [row for row in rows if row["device_type"] == device_type])
 
 
-def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
+def _failures(queries: Queries, facts: SessionFacts) -> list[str]:
     """The allocations that failed, in a line that names the command for details; none if none failed."""
     failed = queries.oom(facts.session_id).to_pylist()
     if not failed:
@@ -82,7 +86,7 @@ def _failures(queries: Queries, facts: SessionFacts, shown: str) -> list[str]:
     asked = f"{bytes_text(first['size_bytes'])} on {safe_text(first['device'])} at {offset_text(since)}"
     number = counted(len(failed), "allocation")
     which = f"{_some(ranks)}, {asked}" if len(failed) == 1 else f"{_some(ranks)}; the first asked for {asked}"
-    return [f"out of memory: {number} failed ({which}): rankmem oom {shown}".rstrip()]
+    return [f"out of memory: {number} failed ({which}): {facts.given.complete('rankmem oom')}"]
 
 
 def _of_highest_attempt(peaks: pa.Table) -> pa.Table:
@@ -120,12 +124,12 @@ def _print_device_type(queries: Queries, facts: SessionFacts, rows: list[dict[st
             f"spread over {len(rows)}: {bytes_text(top - bottom)} between rank {highest['rank']} and rank "
             f"{lowest['rank']}{apart}"
         )
-        _unless_not_here("job's peak", lambda: _print_job_peak(queries, facts, highest["device_type"]))
+        _unless_not_here(facts, "job's peak", lambda: _print_job_peak(queries, facts, highest["device_type"]))
     held_at = f"held at the peak of rank {highest['rank']}"
-    _unless_not_here(held_at, lambda: _print_held(queries, facts, highest, held_at))
+    _unless_not_here(facts, held_at, lambda: _print_held(queries, facts, highest, held_at))
 
 
-def _unless_not_here(what: str, print_it: Callable[[], None]) -> None:
+def _unless_not_here(facts: SessionFacts, what: str, print_it: Callable[[], None]) -> None:
     """Says what is not known where events that it needs are still on their hosts."""
     try:
         print_it()
@@ -133,7 +137,7 @@ def _unless_not_here(what: str, print_it: Callable[[], None]) -> None:
         if not is_not_here(exc):
             raise
         note(f"{what}: not known: {exc.message}")
-        note(f"Try: {exc.hint}")
+        note(f"Try: {facts.given.complete(exc.hint)}")
 
 
 def _print_held(queries: Queries, facts: SessionFacts, highest: dict[str, Any], held_at: str) -> None:

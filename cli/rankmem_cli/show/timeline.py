@@ -79,7 +79,7 @@ def show_timeline(rows: pa.Table, by: str, facts: SessionFacts, *, output: Forma
     _print_curve(chart)
     note(_in_words(chart))
     if not timeline.facts.exact:
-        note(_inexact(timeline.facts))
+        note(facts.given.complete(_inexact(timeline.facts)))
 
 
 def write_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -38,9 +39,10 @@ def certs(folder: Folder, names: Names = None, days: Days = 365) -> None:
         note(f"kept {path}")
     for path in made.files:
         note(f"wrote {path}")
+    there = shlex.quote(str(folder))
     note(
-        f"rankmem: on the aggregator: rankmem serve --listen HOST:PORT --tls-cert {folder}/aggregator.pem "
-        f"--tls-key {folder}/aggregator.key --ingest-token-file {folder}/ingest.token "
-        f"--query-token-file {folder}/query.token"
+        f"rankmem: on the aggregator: rankmem serve --listen HOST:PORT --tls-cert {there}/aggregator.pem "
+        f"--tls-key {there}/aggregator.key --ingest-token-file {there}/ingest.token "
+        f"--query-token-file {there}/query.token"
     )
-    note(f"rankmem: elsewhere: --tls-ca {folder}/ca.pem --token-file {folder}/ingest.token (or query.token)")
+    note(f"rankmem: elsewhere: --tls-ca {there}/ca.pem --token-file {there}/ingest.token (or query.token)")

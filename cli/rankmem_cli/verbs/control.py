@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -61,4 +62,5 @@ def control(
     from rankmem_cli.run.controlling import control_ranks
 
     target = options.target(db, aggregator, tls_ca, tls_cert, tls_key, token_file)
-    control_ranks(target, session, what, level, ranks=ranks, steps=steps, timeout_s=timeout_s)
+    with replace(target.given, session=session).in_hints():
+        control_ranks(target, session, what, level, ranks=ranks, steps=steps, timeout_s=timeout_s)

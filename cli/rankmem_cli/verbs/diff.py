@@ -91,11 +91,13 @@ def diff(
                     "BASE and HEAD as files, without --db, --lake and --aggregator; or as sessions alone",
                 )
             target = options.target(db=Path(name), token_file=token_file) if is_file else elsewhere
-            queries = opened.enter_context(open_queries(target))
-            found.append((queries, session_facts(queries, session if is_file else name)))
+            with target.given.in_hints():
+                queries = opened.enter_context(open_queries(target))
+                found.append((queries, session_facts(queries, session if is_file else name)))
         (base_in, before), (queries, after) = found
-        with show_progress("querying"):
+        with show_progress("querying"), after.given.in_hints():
             answer = queries.diff(before.session_id, after.session_id, base_in=base_in, limits=parsed)
+        answer = answer.asked_with(after.given)
     _show(answer, [before.title(), after.title()], output)
     code = answer.exit_code("suspected")
     if code:

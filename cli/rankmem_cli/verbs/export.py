@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -79,8 +80,9 @@ def export(
     largest = sorted(written.counts.items(), key=lambda item: -item[1])[:COUNTS_SHOWN_MAX]
     counts = ", ".join(f"{count:,} {what}" for what, count in largest)
     note(f"wrote {out}{': ' + counts if counts else ''}")
+    given = replace(source.given, session=session)
     for remark in written.remarks:
-        note(remark)
+        note(given.complete(remark))
 
 
 _LIST = "\n".join(f"  {kind.name:<{max(map(len, KINDS)) + 2}}{kind.doc}" for kind in KINDS.values())

@@ -53,4 +53,5 @@ def fetch(
 
     target = options.target(None, aggregator, tls_ca, tls_cert, tls_key, token_file)
     wanted = Wanted(ranks=ranks, is_peak=around is not None, from_=from_, until=until)
-    fetch_events(target, session, wanted, timeout_s=timeout_s)
+    with target.given.in_hints():
+        fetch_events(target, session, wanted, timeout_s=timeout_s)

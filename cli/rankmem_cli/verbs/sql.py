@@ -63,9 +63,8 @@ def sql(
         raise RankmemError(Code.INVALID, "the SQL is empty", 'rankmem sql "FROM peak_by_rank"')
     if out is not None:
         check_out(out, output, force=force)
-    with open_queries(
-        options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file), unsafe=unsafe
-    ) as queries:
+    source = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
+    with source.given.in_hints(), open_queries(source, unsafe=unsafe) as queries:
         if out is None:
             show_stream(queries.stream(text), limit, output=output, table_rows=TABLE_ROWS)
             note_stale(queries)
