@@ -16,6 +16,7 @@ from page_server import PageClient, served_page
 from rankmem_aggregator import connect
 from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.page.insight import REPLAYED_MAX
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_aggregator.query.queries import Queries
 from rankmem_protos.errors import Code, RankmemError
 from repetitions import long_but
@@ -83,7 +84,7 @@ def test_the_page_says_what_the_verb_says(jobs: Jobs, verb: str) -> None:
         given = dict(ASKED.get(verb, {}))
         if verb == "diff":
             given["base"] = str(queries.session_id("main"))
-        expected = of_verb(queries, verb).as_dict()
+        expected = of_verb(queries, verb).asked_with(GivenOptions(session=session)).as_dict()
     asked = f"s/{session}/insight/{verb}"
     assert jobs.client(verb).ask(asked, **given).to_pylist() == expected["rows"]
     facts = jobs.client(verb).facts(asked, **given)

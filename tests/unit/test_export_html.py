@@ -21,6 +21,8 @@ from rankmem_aggregator import connect
 from rankmem_aggregator.exports.exporting import export
 from rankmem_aggregator.page.kept_questions import RANKS_MAX
 from rankmem_aggregator.page.one_file import key_of, one_file
+from rankmem_aggregator.page.reading import facts_of
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import Parameters
 from rankmem_aggregator.sql import query_text
@@ -153,6 +155,17 @@ def test_who_gets_the_file_learns_of_no_other_session(tmp_path: Path) -> None:
     for rows in answers_of(path, "sessions"):
         assert rows["session_id"].to_pylist() == [NEW]
     assert OLD not in path.read_text("utf-8")
+
+
+def test_its_commands_leave_the_database_to_who_opens_it(tmp_path: Path) -> None:
+    with connect(two_sessions(tmp_path / "two.duckdb")) as opened:
+        opened.given_options = GivenOptions(source=(("--db", "/home/me/two.duckdb"),))
+        path = written(opened, tmp_path / "r.html", session=NEW)
+    (job,) = answers_of(path, "job")
+    assert facts_of(job)["options"] == f"--db FILE --session {NEW}"
+    routes = {key.partition("?")[0] for key in content_of(path)["answers"]}
+    facts = [str(answer.schema.metadata) for route in routes for answer in answers_of(path, route)]
+    assert not any("/home/me" in each for each in facts)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ class Answering:
         asked = read_parameters(route.parameters, pairs)
 
         def compute(ticket: Ticket) -> Body:
-            with self.pool.reader(ticket, limit_s=route.limit_s) as queries:
+            reader = self.pool.reader(ticket, limit_s=route.limit_s)
+            with reader as queries, queries.given_options.in_hints():
                 answer = route.answer(queries, asked)
                 return Body.of(arrow_bytes(and_later(answer, queries.stale)))
 
@@ -72,7 +73,8 @@ class Answering:
         def compute(ticket: Ticket) -> tuple[Body, bool]:
             with self.pool.reader(ticket, limit_s=route.seconds(asked)) as queries:
                 reading = Reading(queries=queries, session=state, others=others)
-                body = Body.of(arrow_bytes(route.answer(reading, asked)))
+                with reading.given.in_hints():
+                    body = Body.of(arrow_bytes(route.answer(reading, asked)))
                 return body, bool(state.stale or queries.stale)
 
         body, is_stale = await self.computing.once(key, _guarded(compute, route.path))
@@ -86,7 +88,9 @@ class Answering:
 
         def compute(ticket: Ticket) -> bytes:
             with self.pool.reader(ticket, limit_s=FILE_S) as queries:
-                return make(Reading(queries=queries, session=state))
+                reading = Reading(queries=queries, session=state)
+                with reading.given.in_hints():
+                    return make(reading)
 
         return await self.computed(("file", session_id, state.watermark, *key), compute)
 

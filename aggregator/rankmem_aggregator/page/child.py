@@ -16,6 +16,7 @@ from typing import Final
 from rankmem_aggregator import logs
 from rankmem_aggregator.page.keeper import ChildOptions
 from rankmem_aggregator.page.refusal import told
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_aggregator.query.remote import RemoteQueries
 from rankmem_aggregator.server.process_exit import leave
 from rankmem_protos.errors import RankmemError
@@ -43,7 +44,7 @@ def main() -> int:
     try:
         server = PageServer(
             options.config,
-            lambda: RemoteQueries(options.aggregator, options.credentials),
+            lambda: _opened(options),
             bound=socket.socket(fileno=options.listen_fd),
             key=options.key,
         )
@@ -53,6 +54,12 @@ def main() -> int:
     _say(options.events_fd, {"link": server.link()})
     server.run()
     return 0
+
+
+def _opened(options: ChildOptions) -> RemoteQueries:
+    queries = RemoteQueries(options.aggregator, options.credentials)
+    queries.given_options = GivenOptions(source=(("--aggregator", options.aggregator),))
+    return queries
 
 
 def _say(events_fd: int, event: dict[str, object]) -> None:

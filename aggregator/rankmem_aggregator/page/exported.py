@@ -176,6 +176,6 @@ def file_of(reading: Reading, kind: str, asked: FileAsked) -> bytes:
             raise RankmemError(
                 Code.EXHAUSTED,
                 f"the file has {out.stat().st_size:,} bytes, more than {FILE_BYTES_MAX:,}",
-                f"choose a shorter range, or write it with rankmem export {name}",
+                f"choose a shorter range, or write it with rankmem export {name} OUT",
             )
         return out.read_bytes()

@@ -38,7 +38,9 @@ def insight(
         others: further sessions that the answer depends on.
     """
     states = (f"{each.session_id} {each.watermark}" for each in (reading.session, *others))
-    return _kept.get((reading.queries.target, *states, asked), lambda: _rows_of(ask()))
+    given = reading.given
+    key = (reading.queries.target, given.text(), *states, asked)
+    return _kept.get(key, lambda: _rows_of(ask().asked_with(given)))
 
 
 def leaks_of(reading: Reading) -> pa.Table:

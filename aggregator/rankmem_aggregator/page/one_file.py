@@ -31,6 +31,7 @@ from rankmem_aggregator.page.parameters import declared, read_parameters
 from rankmem_aggregator.page.reading import PageSession, Reading, facts_of
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 from rankmem_aggregator.query.asking import each_once
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId
 from rankmem_aggregator.sql import page_text
@@ -40,6 +41,8 @@ FILE_BYTES_MAX: Final = 64 << 20
 """Of a file: what a mail system or a browser's reader takes at most."""
 NOT_IN_KEYS: Final = frozenset({"px", "bins", "rows", "width", "height"})
 """How finely something is drawn on a screen: any kept answer serves."""
+NOT_THE_READERS: Final = GivenOptions(source=(("--db", "FILE"),))
+"""Who opens the file has the database elsewhere, or not at all."""
 FIRST_MODULE: Final = "main.js"
 _SPECIFIER: Final = re.compile(r"""((?:from|import)\s+|import\()"(\.[^"]+)\"""")
 
@@ -104,7 +107,7 @@ def one_file(
         raise RankmemError(
             Code.EXHAUSTED,
             f"the file would have {len(text):,} bytes, more than {FILE_BYTES_MAX:,}",
-            "choose fewer ranks with --rank, or pass the database on: rankmem export duckdb",
+            "choose fewer ranks with --rank, or pass the database on: rankmem export duckdb COPY",
         )
     return text
 
@@ -174,7 +177,7 @@ def _reading(queries: Queries, session_id: str) -> Callable[[], Reading]:
             Code.NOT_FOUND, f"no session {session_id!r} in {queries.target}", "see rankmem sessions"
         )
     session = PageSession(**{**rows[0], "session_id": SessionId(rows[0]["session_id"])})
-    return lambda: Reading(queries=queries, session=session)
+    return lambda: Reading(queries=queries, session=session, opened_as=NOT_THE_READERS)
 
 
 def _route(path: str) -> SessionRoute | DatabaseRoute:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from rankmem_aggregator.page.as_sql import as_sql, named_in
 from rankmem_aggregator.page.shared_rows import SharedRows
 from rankmem_aggregator.query.asking import answered
 from rankmem_aggregator.query.missing import and_later, with_missing
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_aggregator.query.queries import Queries
 from rankmem_aggregator.query.types import SessionId, Value
 from rankmem_aggregator.sql import optional_of, page_text
@@ -74,7 +75,15 @@ class Reading:
     session: PageSession
     others: Mapping[str, PageSession] = field(default_factory=dict)
     """Other sessions of the request, by id."""
+    opened_as: GivenOptions | None = None
+    """How its commands name the store, where not as the command that opened it."""
     _shown: list[str] = field(default_factory=list)
+
+    @property
+    def given(self) -> GivenOptions:
+        """Completes the commands of its answers: the page is of one session, which need not be the newest."""
+        store = self.opened_as or self.queries.given_options
+        return replace(store, session=str(self.session.session_id))
 
     def ask(self, name: str, /, **parameters: Value) -> pa.Table:
         """The rows of ``sql/page/{name}.sql`` for the session, with ``$session`` filled in."""

@@ -20,7 +20,7 @@ def job(reading: Reading, asked: NoParameters) -> pa.Table:
     """The devices of all ranks; columns: those of ``sql/page/ranks.sql``.
 
     Facts: ``session``, its row of ``sql/page/session_span.sql`` without times; first_ns and last_ns, its
-    range of time since its start.
+    range of time since its start; options, with which a command asks about the session.
     """
     rows = reading.show("ranks")
     whole = WholeSession.of(reading)
@@ -31,6 +31,7 @@ def job(reading: Reading, asked: NoParameters) -> pa.Table:
         first_ns=whole.first_ns,
         last_ns=whole.last_ns,
         session=whole.facts,
+        options=reading.given.text(),
     )
 
 

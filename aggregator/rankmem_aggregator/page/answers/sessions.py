@@ -30,8 +30,11 @@ class SessionsAsked:
 
 
 def sessions(queries: Queries, asked: SessionsAsked) -> pa.Table:
-    """The newest sessions. Columns: those of ``sql/page/sessions.sql``. Fact: num_sessions, of all."""
-    return _answer(queries, None, asked.limit)
+    """The newest sessions. Columns: those of ``sql/page/sessions.sql``.
+
+    Facts: num_sessions, of all; options, with which a command asks the same store.
+    """
+    return _answer(queries, None, asked.limit, options=queries.given_options.text())
 
 
 def session_alone(queries: Queries, session_id: str) -> pa.Table:
@@ -39,7 +42,7 @@ def session_alone(queries: Queries, session_id: str) -> pa.Table:
     return _answer(queries, session_id, 1)
 
 
-def _answer(queries: Queries, session_id: str | None, at_most: int) -> pa.Table:
+def _answer(queries: Queries, session_id: str | None, at_most: int, **facts: str) -> pa.Table:
     given: dict[str, Value] = {"session": session_id, "at_most": at_most}
     rows = queries.sql(page_text("sessions"), given)
     num_sessions = rows.num_rows
@@ -50,6 +53,7 @@ def _answer(queries: Queries, session_id: str | None, at_most: int) -> pa.Table:
         source="session_overview",
         sql=as_sql(page_text("sessions"), given),
         num_sessions=num_sessions,
+        **facts,
     )
 
 

@@ -30,8 +30,8 @@ let timer = null;
 let sliding = false;
 
 const TITLES = {
-  recorded: "every rank has ended, and all of it is stored",
-  quiet: "ranks have not ended, and nothing new of them is stored; rankmem status says why; ",
+  recorded: () => "every rank has ended, and all of it is stored",
+  quiet: () => `ranks have not ended, and nothing new of them is stored; ${session.command("status")} says why; `,
 };
 
 const dot = el("span", { class: "dot", "aria-hidden": "true" });
@@ -173,7 +173,7 @@ function draw() {
   text.textContent = textOf(now);
   badge.title = trouble
     ? [trouble.message, trouble.hint].filter(Boolean).join("; ")
-    : (TITLES[now] ?? "") + (now === "recorded" ? "" : following ? "pause (F)" : "follow (F)");
+    : (TITLES[now]?.() ?? "") + (now === "recorded" ? "" : following ? "pause (F)" : "follow (F)");
 }
 
 function textOf(now) {

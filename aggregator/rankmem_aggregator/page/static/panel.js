@@ -33,7 +33,8 @@ export function allPanels() {
 
 export class Panel {
   // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask (and
-  // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows;
+  // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows, or a
+  // function that gives it;
   // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas;
   // newer(question, since): the question for what is new from then on in a running session, where show() can join it;
   // hasSql: whether its rows come from one statement.
@@ -113,7 +114,7 @@ export class Panel {
       if (waiting.signal.aborted) return;
       this.answers = answers;
       if (this.empty && !answers[0].length) {
-        this.say(this.empty);
+        this.say(typeof this.empty === "function" ? this.empty() : this.empty);
       } else {
         let shown;
         keepFocus(this.element, () => {

@@ -48,6 +48,11 @@ export function open(id, changes = {}) {
   state.change({ ...Object.fromEntries(gone.map((key) => [key, null])), s: id, ...changes });
 }
 
+// A command of rankmem about the session, as a shell reads it.
+export function command(verb) {
+  return `rankmem ${verb} ${loaded.facts.options}`;
+}
+
 // The beginning of a route about the session.
 export function of(route) {
   return `s/${encodeURIComponent(loaded.id)}/${route}`;

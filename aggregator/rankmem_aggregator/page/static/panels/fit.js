@@ -22,7 +22,7 @@ const VERDICTS = {
   short: "does not fit",
   unknown: "not known",
 };
-const NO_EVENTS = "No rank has events. rankmem status says what each rank sent.";
+const noEvents = () => `No rank has events. ${session.command("status")} says what each rank sent.`;
 
 // The size to try, GiB; null: each rank's own device.
 function size() {
@@ -78,7 +78,7 @@ export function fitPanel(root) {
     title: "Does it fit?",
     reads: ["type", "size"],
     asks,
-    empty: NO_EVENTS,
+    empty: noEvents,
     show: (answer) => {
       const { facts } = answer;
       const rows = rowsOf(answer).sort(urgency);
@@ -212,7 +212,7 @@ export function fitTablePanel(root) {
     title: "All ranks",
     reads: ["type", "size"],
     asks,
-    empty: NO_EVENTS,
+    empty: noEvents,
     show: (answer) => {
       rows = rowsOf(answer);
       panel.drawn = { rows };

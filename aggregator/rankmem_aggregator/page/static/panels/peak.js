@@ -17,7 +17,6 @@ import * as units from "../units.js";
 const BLOCKS_BY = BLOCK_GROUPINGS.map(([name]) => name);
 const COORDINATES = ["pp", "tp", "dp", "cp", "ep"];
 const TOLD_APART = 11;
-const NO_EVENTS = "No rank has events, so there is no highest instant. rankmem status says what each rank sent.";
 
 // What the blocks are grouped by: the state's, where it is a grouping of blocks.
 function blocksBy() {
@@ -36,7 +35,7 @@ function ranksBy() {
 
 // Why there is no highest instant.
 function whyNone({ facts }) {
-  if (!facts.left_out) return NO_EVENTS;
+  if (!facts.left_out) return `No rank has events, so there is no highest instant. ${session.command("status")} says what each rank sent.`;
   return "The ranks' recordings have no times, so there is no instant at which all can be added up. Each rank's own peak is in the view Job.";
 }
 

@@ -22,10 +22,11 @@ const COLUMNS = [
 ];
 
 // Which of them are listed: a file has its own alone, a list of the database at most the newest 500.
-function noteOf(listed, all) {
+function noteOf(listed, { num_sessions: all, options }) {
   if (!api.isServed()) return "this file holds one session; the database may have others";
   const those = all > listed ? `the newest ${units.count(listed)} of ${units.counted(all, "session")}` : `${units.counted(listed, "session")}${listed > 1 ? ", the newest first" : ""}`;
-  return all > listed ? `${those}; rankmem sessions lists all` : those;
+  const command = ["rankmem sessions", options].filter(Boolean).join(" ");
+  return all > listed ? `${those}; ${command} lists all` : those;
 }
 
 export function mount(root) {
@@ -37,7 +38,7 @@ export function mount(root) {
     empty: "There is no session yet. Record one: rankmem run --db FILE -- COMMAND",
     show: (answer) => {
       panel.drawn = answer.rows();
-      panel.note(noteOf(answer.length, answer.facts.num_sessions));
+      panel.note(noteOf(answer.length, answer.facts));
       table.set(panel.drawn);
       table.mark(state.get("s"));
     },
