@@ -32,7 +32,8 @@ pytestmark = [
 @pytest.mark.parametrize(
     "check",
     [
-        "exact/gpt", "exact/streams", "exact/expandable", "exact/pinned",
+        "exact/gpt", "exact/streams", "exact/expandable", "exact/pinned", "exact/inference", "exact/part",
+        "exact/auto", "steady/unwatched_gpt",
         "source/default", "source/retry", "source/collected", "source/streams", "source/gpt",
         "source/as_cuda", "history/gpt", "history/chain",
     ],

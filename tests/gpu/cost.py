@@ -7,7 +7,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +44,9 @@ def _in_turn(workload: str, *arguments: str, rounds: int) -> Callable[[Place], I
     return look
 
 
-def _processes(workload: str, *arguments: str, rounds: int) -> Callable[[Place], Iterator[Found]]:
+def _processes(
+    workload: str, *arguments: str, rounds: int, env: Mapping[str, str] | None = None
+) -> Callable[[Place], Iterator[Found]]:
     """Processes without and with rankmem in turn: hooks and all; and the memory that it adds."""
 
     def look(place: Place) -> Iterator[Found]:
@@ -57,7 +59,7 @@ def _processes(workload: str, *arguments: str, rounds: int) -> Callable[[Place],
                 if which == "off":
                     said = _plain(place, workload, *arguments)
                 else:
-                    recording = record(place, workload, f"on-{number}", *arguments)
+                    recording = record(place, workload, f"on-{number}", *arguments, env=env)
                     said = recording.told
                     drains.append(time.time() - said["ended_s"])
                     with recording.queries() as queries:
@@ -147,6 +149,12 @@ CHECKS: Final = (
     Check(name="turns_gpt", alone=True, look=_in_turn("gpt", "--steps", "5", rounds=40), limit_s=140),
     Check(
         name="processes_chain", alone=True, look=_processes("chain", "--steps", "165", rounds=4), limit_s=150
+    ),
+    Check(
+        name="steady_chain",
+        alone=True,
+        look=_processes("chain", "--steps", "165", rounds=4, env={"RANKMEM_STEADY": "10"}),
+        limit_s=150,
     ),
     Check(name="processes_gpt", alone=True, look=_processes("gpt", "--steps", "115", rounds=4), limit_s=240),
 )

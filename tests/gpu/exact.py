@@ -6,12 +6,25 @@ The history runs beside the tap in the recorded process itself.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from gpu import exactly
 from gpu.checks import Check, Found, Place, equal, figure, not_tried, within
-from gpu.recorded import DEVICES, EVENTS, GAPS, RANKMEM, SAMPLES, Recorded, events_of, record, run
+from gpu.recorded import (
+    DEVICES,
+    EVENTS,
+    GAPS,
+    RANKMEM,
+    SAMPLES,
+    STEPS_ON_CPU,
+    Recorded,
+    events_of,
+    record,
+    run,
+)
 
 MIB: Final = 1 << 20
 Judge = Callable[[list[tuple[Any, ...]]], list[Found]]
@@ -24,13 +37,31 @@ SELECT reserved_bytes, active_bytes FROM component_sample
 WHERE component = 'pinned_host' AND time_ns <= $until_ns ORDER BY seq DESC LIMIT 1
 """
 """As torch was asked: the sample at the process's end comes after the training gave its tensors back."""
+CALLS: Final = 40
+LATE_STEP: Final = 16
+"""In which ``caught_late`` asks for too much."""
+STEPS: Final = "SELECT optimizer, count(*) AS steps FROM step GROUP BY optimizer"
+PART: Final = Path(__file__).with_name("part.py")
+OLDER: Final = """
+SELECT sum(size_bytes)::BIGINT AS bytes FROM allocation WHERE device = $device AND allocation_id < 0
+"""
+OOM_PLACES: Final = """
+SELECT o.operator, module, step, file_path, line_number FROM oom AS o
+LEFT JOIN operator_call AS c USING (session_id, attempt, rank, call_id)
+LEFT JOIN stack_frame AS f ON f.stack_id = o.stack_id AND f.ordering = 0
+"""
+NAMED_STEPS: Final = """
+SELECT DISTINCT step FROM allocation
+WHERE device = $device AND operator IS NOT NULL AND step IS NOT NULL ORDER BY step
+"""
+CHANGES: Final = "SELECT outcome, detail, step FROM control_change ORDER BY seq"
 OOMS: Final = "SELECT size_bytes, device_free_bytes, operator FROM oom ORDER BY rank, seq"
 AWAY_SHARE: Final = 0.01
 """Of the driver's figure: samples are a second old."""
 UNEXPLAINED_SHARE: Final = 0.05
 
 
-def _exact(recording: Recorded, place: Place, more: Judge | None = None) -> Iterator[Found]:
+def exact_found(recording: Recorded, place: Place, more: Judge | None = None) -> Iterator[Found]:
     """Everything that is compared of any recording."""
     with recording.queries() as queries:
         (row,) = [each for each in queries.peak().to_pylist() if each["device_type"] == place.device]
@@ -53,19 +84,72 @@ def _trained(
 ) -> Callable[[Place], Iterator[Found]]:
     def look(place: Place) -> Iterator[Found]:
         recording = record(place, workload, workload, "--history", *arguments, settings=settings)
-        yield from _exact(recording, place, more)
+        yield from exact_found(recording, place, more)
 
     return look
 
 
 def _gpt(place: Place) -> Iterator[Found]:
     recording = record(place, "gpt", "gpt", "--history", "--steps", "6", "--batch", "4")
-    yield from _exact(recording, place)
-    yield from _by_groups(recording)
+    yield from exact_found(recording, place)
+    yield from groups_found(recording)
     yield from _beside_driver(recording, place)
 
 
-def _by_groups(recording: Recorded) -> Iterator[Found]:
+def _inference(place: Place) -> Iterator[Found]:
+    """Each call of the model is a step."""
+    recording = record(place, "inference", "inference", "--history", "--steps", str(CALLS), "--batch", "1")
+    yield from exact_found(recording, place)
+    yield from groups_found(recording)
+    with recording.queries() as queries:
+        ended = queries.sql(STEPS).to_pylist()
+    steps = CALLS if place.on_gpu else STEPS_ON_CPU
+    yield equal("steps", ended, [{"optimizer": "model call", "steps": steps}])
+
+
+def _part(place: Place) -> Iterator[Found]:
+    """``rankmem.record()`` in a process whose device holds blocks already."""
+    database, out = place.folder / "part.duckdb", place.folder / "part.json"
+    given = ["--device", place.device, "--db", str(database), "--out", str(out)]
+    done = run([sys.executable, str(PART), *given])
+    if done.returncode:
+        raise RuntimeError(f"it ended with {done.returncode}: {done.stderr[-3000:]}")
+    told = json.loads(out.read_text())
+    yield figure("rankmem.peak()", told["peak"])
+    recording = Recorded(database=database, told=told, stderr=done.stderr, returncode=0)
+    yield from groups_found(recording)
+    with recording.queries() as queries:
+        (row,) = [each for each in queries.peak().to_pylist() if each["device_type"] == place.device]
+        rows = events_of(queries, row["device"])
+        older = queries.sql(OLDER, {"device": row["device"]}).to_pylist()[0]["bytes"]
+    if place.on_gpu:
+        yield equal("bytes that are older", older, told["before"])
+        yield from exactly.judge_events(rows, told["events"])
+        yield from exactly.judge_peaks(row, told)
+
+
+def _auto(place: Place) -> Iterator[Found]:
+    """``--detail auto``: an out-of-memory in a step recorded in summary, and the steps after it."""
+    given = ("--history", "--batch", "2", "--steps", "24")
+    recording = record(place, "caught_late", "auto", *given, options=("--detail", "auto"))
+    yield from exact_found(recording, place)
+    with recording.queries() as queries:
+        places = queries.sql(OOM_PLACES).to_pylist()
+        named = [row["step"] for row in queries.sql(NAMED_STEPS, {"device": "cuda:0"}).to_pylist()]
+        yield figure("changes", queries.sql(CHANGES).to_pylist())
+    if place.on_gpu:
+        late = LATE_STEP - 1
+        (at,) = places or [{}]
+        found = [at.get(key) for key in ("operator", "module", "step")]
+        yield equal("operator, module, step", found, ["aten::empty", "_Asks", late])
+        yield Found(what="line", ok="workloads.py" in (at.get("file_path") or ""), measured=at)
+        yield Found(
+            what="steps with operators", ok={0, late + 1, late + 2} <= set(named) and late not in named,
+            measured=named,
+        )  # fmt: skip
+
+
+def groups_found(recording: Recorded) -> Iterator[Found]:
     """Every grouping of the peak adds up to it."""
     with recording.queries() as queries:
         for by in ("category", "operator", "module", "line", "phase", "stream"):
@@ -108,7 +192,7 @@ def ledger_found(ledger: Any) -> Iterator[Found]:
 
 def _pinned(place: Place) -> Iterator[Found]:
     recording = record(place, "pinned", "pinned", "--history", "--steps", "8")
-    yield from _exact(recording, place)
+    yield from exact_found(recording, place)
     said = recording.told["pinned"]
     with recording.queries() as queries:
         until_ns = int(recording.told["ended_s"] * 1e9)
@@ -129,7 +213,7 @@ def _out_of_memory(place: Place) -> Iterator[Found]:
     """A device that is filled until a request fails and the training ends with it."""
     small = ("--batch", "2", "--steps", "200", "--history")
     recording = record(place, "full", "full", *small, fails=True)
-    yield from _exact(recording, place)
+    yield from exact_found(recording, place)
     with recording.queries() as queries:
         ooms = queries.sql(OOMS).to_pylist()
         why = queries.why_oom()
@@ -227,6 +311,9 @@ CHECKS: Final = (
         name="graph", look=_trained("graphs", more=exactly.judge_pools), limit_s=70, on_cpu=False
     ),
     Check(name="pinned", look=_pinned, limit_s=70, on_cpu=False),
+    Check(name="inference", look=_inference, limit_s=70),
+    Check(name="part", look=_part, limit_s=80),
+    Check(name="auto", look=_auto, limit_s=80),
     Check(name="two_processes", alone=True, look=_two, limit_s=120),
     Check(name="async", alone=True, look=_async, limit_s=70, on_cpu=False),
     Check(name="nccl", alone=True, look=_nccl, limit_s=90, on_cpu=False),

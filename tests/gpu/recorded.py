@@ -53,6 +53,7 @@ def record(
     launcher: Sequence[str] = (),
     settings: str = "",
     env: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
     fails: bool = False,
 ) -> Recorded:
     """Trains a workload under ``rankmem run``.
@@ -62,13 +63,14 @@ def record(
         arguments: of train.py.
         launcher: between the interpreter and the script, as ``-m torch.distributed.run``.
         settings: PYTORCH_CUDA_ALLOC_CONF.
+        options: of rankmem run.
         fails: whether the training is meant to fail.
 
     Raises:
         RuntimeError: it failed and was not meant to, or the other way round.
     """
     database, out = place.folder / f"{name}.duckdb", place.folder / f"{name}.json"
-    command = [*RANKMEM, "run", "--db", str(database), "--no-diagnose", "--"]
+    command = [*RANKMEM, "run", "--db", str(database), "--no-diagnose", *options, "--"]
     command += [sys.executable, *launcher, *training(place, workload, out, *arguments)]
     done = run(command, {"PYTORCH_CUDA_ALLOC_CONF": settings} | dict(env or {}))
     if (done.returncode != 0) != fails:

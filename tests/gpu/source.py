@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from gpu.checks import Check, Found, Place, figure, within
+from gpu.checks import Check, Found, Place, equal, figure, within
 from gpu.recorded import Recorded, record
 
 MIB: Final = 1 << 20
+CALLED: Final = "SELECT DISTINCT name FROM marker WHERE kind = 'allocator'"
+EMPTIES, BOUNDS = "torch.cuda.empty_cache", "torch.cuda.set_per_process_memory_fraction"
 DECISIONS_MIN: Final = 0.999
 RESERVED_MAX_MIB: Final = 20
 FIT_MAX: Final = 0.01
@@ -62,6 +64,9 @@ def _replayed(
         yield figure("retries and failures", [stats["num_alloc_retries"], stats["num_ooms"]])
         with recording.queries() as queries:
             trace = queries.allocator_trace(rank=0)
+            called = {row["name"] for row in queries.sql(CALLED).to_pylist()}
+        if workload == "churn":
+            yield equal("calls that empty or bound it", called, {EMPTIES, *([BOUNDS] if allowed_mib else [])})
         snapshot = replay.trace_of_snapshot(pickle.loads(kept.read_bytes()))
         for what, each in (("out of the database", trace), ("out of the snapshot", snapshot)):
             if allowed_mib:

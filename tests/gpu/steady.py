@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpu.checks import Check, Found, Place, equal, figure
+from gpu.exact import exact_found, groups_found
+from gpu.recorded import record
 
 STEPS: Final = 30
+AUDITS_EVERY: Final = 10
+KNOWN: Final = "SELECT * EXCLUDE (session_id, attempt, rank) FROM rank_steady"
+BY_TEMPLATE: Final = ("template_blocks", "prefix_blocks")
+"""Where backward runs on another thread, as on a device, blocks are known by the step's beginning."""
 TRAININGS: Final = (
     "gpt", "gpt_checkpoint", "cnn", "lstm", "unet", "accumulation", "evaluated", "lengths", "by_module",
     "by_function", "summed_gradients", "freed_early", "layer_drop",
@@ -32,4 +38,28 @@ def _shadowed(training: str) -> Callable[[Place], Iterator[Found]]:
     return look
 
 
-CHECKS: Final = tuple(Check(name=name, look=_shadowed(name), limit_s=100) for name in TRAININGS)
+def _unwatched(workload: str, *arguments: str) -> Callable[[Place], Iterator[Found]]:
+    """``RANKMEM_STEADY`` with a number: calls are not observed in steps that are known."""
+
+    def look(place: Place) -> Iterator[Found]:
+        given = (*arguments, "--history")
+        recording = record(place, workload, workload, *given, env={"RANKMEM_STEADY": str(AUDITS_EVERY)})
+        yield from exact_found(recording, place)
+        yield from groups_found(recording)
+        with recording.queries() as queries:
+            (known,) = queries.sql(KNOWN).to_pylist() or [{}]
+        yield figure("how steps and blocks are known", known)
+        if place.on_gpu:
+            yield equal("audits that differ", known.get("audit_differences"), 0)
+            for what, names in (("steps", ("steady_steps",)), ("blocks", BY_TEMPLATE)):
+                count = sum(known.get(name) or 0 for name in names)
+                yield Found(what=f"{what} not observed", ok=count > 0, measured=count, expected="> 0")
+
+    return look
+
+
+CHECKS: Final = (
+    *(Check(name=name, look=_shadowed(name), limit_s=100) for name in TRAININGS),
+    Check(name="unwatched_gpt", look=_unwatched("gpt", "--batch", "4", "--steps", "60"), limit_s=100),
+    Check(name="unwatched_chain", look=_unwatched("chain", "--steps", "150"), limit_s=100),
+)

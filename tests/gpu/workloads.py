@@ -6,6 +6,7 @@ Stage: the user's script, which knows nothing of rankmem. Each is a function fro
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from gpu.models import Chain, Gpt, ResNet
 Step = Callable[[], None]
 MIB: Final = 1 << 20
 TOO_MUCH_BYTES: Final = 1 << 50
+LATE_STEP: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,18 @@ def pinned(options: Options) -> Step:
     return step
 
 
+def inference(options: Options) -> Step:
+    """A GPT without an optimizer, given the same tokens in each call."""
+    model = Gpt(small=options.small).to(options.device).eval()
+    tokens = torch.randint(0, model.words, (options.batch, model.length), device=options.device)
+
+    def step() -> None:
+        with torch.inference_mode():
+            model(tokens)
+
+    return step
+
+
 def caught(options: Options) -> Step:
     """A GPT's step, then a request that is too large, caught."""
     train = gpt(options)
@@ -163,6 +177,24 @@ def caught(options: Options) -> Step:
             torch.empty(TOO_MUCH_BYTES, dtype=torch.uint8, device=options.device)
 
     return step
+
+
+def caught_late(options: Options) -> Step:
+    """The GPT, and a module that asks for too much in the 16th step (``exact.LATE_STEP``), caught."""
+    train, asks, numbers = gpt(options), _Asks(), itertools.count(1)
+    data = torch.ones(1, device=options.device)
+
+    def step() -> None:
+        with contextlib.suppress(RuntimeError):
+            asks(data, TOO_MUCH_BYTES if next(numbers) == LATE_STEP else 1)
+        train()
+
+    return step
+
+
+class _Asks(nn.Module):
+    def forward(self, data: Tensor, num_bytes: int) -> Tensor:
+        return data + torch.empty(num_bytes, dtype=torch.uint8, device=data.device)
 
 
 def full(options: Options) -> Step:
@@ -209,6 +241,7 @@ def churn(options: Options) -> Step:
 WORKLOADS: Final[dict[str, Callable[[Options], Step]]] = {
     each.__name__: each
     for each in (
-        gpt, compiled, compiled_graphs, resnet, chain, streams, graphs, pinned, caught, full, churn
+        gpt, compiled, compiled_graphs, resnet, chain, inference, streams, graphs, pinned, caught,
+        caught_late, full, churn,
     )
 }  # fmt: skip

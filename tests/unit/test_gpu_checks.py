@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from subprocess import CompletedProcess
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpu import exactly, stages
+from gpu import exactly, stages, works
 from gpu.checks import Check, Place, equal, within
 from gpu.cost import blocks_of, interval_of, judge_memory, judge_ratio
 from gpu.rows import Row, append, counts, read, table
@@ -47,6 +48,14 @@ def test_each_thing_that_is_found_is_a_row_before_the_next_is_looked_for(
     with pytest.raises(ZeroDivisionError):
         run_here("stage", Check(name="name", look=look, limit_s=1), place, results)
     assert len(read(results.rows)) == 1
+
+
+def test_a_check_of_the_tap_that_breaks_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = CompletedProcess(args=[], returncode=1, stdout="", stderr="Traceback …\nRuntimeError: no graphs")
+    monkeypatch.setattr(works, "run", lambda command: broken)
+    _, check = stages.check_named("works/tap")
+    with pytest.raises(RuntimeError, match=r"(?s)it ended with 1: .*no graphs"):
+        list(check.look(Place(device="cuda", folder=tmp_path, kept=tmp_path)))
 
 
 def test_rows_are_read_back_a_cut_line_left_out_and_shown(tmp_path: Path) -> None:
