@@ -15,8 +15,10 @@ from gpu.checks import Check, Found, Place, equal, figure, within
 from gpu.recorded import Recorded, record
 
 MIB: Final = 1 << 20
-CALLED: Final = "SELECT DISTINCT name FROM marker WHERE kind = 'allocator'"
-EMPTIES, BOUNDS = "torch.cuda.empty_cache", "torch.cuda.set_per_process_memory_fraction"
+BOUNDS: Final = """
+SELECT count(*) AS calls FROM marker
+WHERE kind = 'allocator' AND name LIKE 'torch.cuda.set_per_process_memory_fraction %'
+"""
 DECISIONS_MIN: Final = 0.999
 RESERVED_MAX_MIB: Final = 20
 FIT_MAX: Final = 0.01
@@ -64,9 +66,8 @@ def _replayed(
         yield figure("retries and failures", [stats["num_alloc_retries"], stats["num_ooms"]])
         with recording.queries() as queries:
             trace = queries.allocator_trace(rank=0)
-            called = {row["name"] for row in queries.sql(CALLED).to_pylist()}
-        if workload == "churn":
-            yield equal("calls that empty or bound it", called, {EMPTIES, *([BOUNDS] if allowed_mib else [])})
+            bounds = queries.sql(BOUNDS).to_pylist()[0]["calls"]
+        yield equal("calls that bound the allocator", bounds, int(allowed_mib > 0))
         snapshot = replay.trace_of_snapshot(pickle.loads(kept.read_bytes()))
         for what, each in (("out of the database", trace), ("out of the snapshot", snapshot)):
             if allowed_mib:
