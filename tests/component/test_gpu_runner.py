@@ -44,6 +44,20 @@ with open(given["--out"] + "/results.jsonl", "a") as file:
 HANGS_S = 4.0
 
 
+def test_what_runs_as_the_time_for_all_is_over_is_ended_and_is_no_failure(tmp_path: Path) -> None:
+    program = tmp_path / "one.py"
+    program.write_text(PROGRAM)
+    results = Results(folder=tmp_path / "out")
+    results.folder.mkdir()
+    check = Check(name="hangs", look=lambda place: [], limit_s=2 * HANGS_S)
+    budget = Budget(ends=time.monotonic() + 1.2 * HANGS_S)
+    run_all([("stage", check)], results, budget, device="cuda", kept=tmp_path, run=program)
+    found, over = read(results.rows)
+    assert (found.ok, over.ok) == (True, None)
+    assert str(over.measured).startswith("stopped as the time for all was over")
+    assert worst([found, over]) == 0
+
+
 def test_a_check_that_crashes_hangs_or_fails_says_so_and_the_next_one_runs(tmp_path: Path) -> None:
     program = tmp_path / "one.py"
     program.write_text(PROGRAM)

@@ -48,7 +48,7 @@ class Check:
     name: str
     look: Callable[[Place], Iterable[Found]]
     limit_s: float
-    """It is ended after so long, and not begun with less time left."""
+    """It is ended after so long, and not begun with less than half of it left."""
     on_cpu: bool = True
     """Whether a rehearsal runs it."""
     alone: bool = False

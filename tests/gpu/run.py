@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"of {', '.join(STAGES)}; default all")
     parser.add_argument("--out", type=Path, required=True, help="folder of the results; rows are added to it")
-    parser.add_argument("--limit-s", type=float, default=3600.0, help="no check begins that could end later")
+    parser.add_argument("--limit-s", type=float, default=3600.0, help="end by then")
     parser.add_argument("--jobs", type=int, default=1, help="checks at once, where they may be")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
     for name in ("--one", "--scratch", "--kept"):  # how it starts itself for one check

@@ -22,8 +22,11 @@ from typing import Final
 from gpu.checks import Check, Place
 from gpu.rows import Row, append, read
 
+OVER: Final = "stopped as the time for all was over"
 LAST_CHARS: Final = 1500
 """Of what a failed check wrote, in its row; the log has all of it."""
+BEGUN_SHARE: Final = 0.5
+"""Of its limit, a check that is begun has so much time at least; none is known to take more on a GPU."""
 RUN: Final = Path(__file__).with_name("run.py")
 
 
@@ -81,7 +84,9 @@ def run_all(
     jobs: int = 1,
     run: Path = RUN,
 ) -> None:
-    """Begins (stage, check) in this order; one for which too little time is left is passed over, and said.
+    """Begins (stage, check) in this order, and ends what still runs as the time is over.
+
+    One for which too little time is left is passed over, and said.
 
     Args:
         jobs: so many at once, of those that need not be alone.
@@ -92,10 +97,10 @@ def run_all(
         left = max(budget.left_s(), 0)
         if device == "cpu" and not check.on_cpu:
             _say(results, stage, check.name, None, "not tried: it needs a GPU")
-        elif left < check.limit_s:
+        elif left < BEGUN_SHARE * check.limit_s:
             _say(results, stage, check.name, None, f"not tried: {left:.0f} s left, {check.limit_s:g} wanted")
         else:
-            _run_one(stage, check, results, device=device, kept=kept, run=run)
+            _run_one(stage, check, results, left, device=device, kept=kept, run=run)
 
     running: list[Future[None]] = []
     with ThreadPoolExecutor(jobs) as pool:
@@ -109,7 +114,9 @@ def run_all(
         each.result()
 
 
-def _run_one(stage: str, check: Check, results: Results, *, device: str, kept: Path, run: Path) -> None:
+def _run_one(
+    stage: str, check: Check, results: Results, left_s: float, *, device: str, kept: Path, run: Path
+) -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rankmem-gpu-", ignore_cleanup_errors=True) as folder:
         command = [sys.executable, str(run), "--one", f"{stage}/{check.name}", "--device", device]
@@ -120,26 +127,26 @@ def _run_one(stage: str, check: Check, results: Results, *, device: str, kept: P
                 command, stdin=subprocess.DEVNULL, stdout=written, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
-            why = _wait(process, check.limit_s)
+            why = _wait(process, check.limit_s, left_s)
         text = log.read_text(errors="replace")
         with results.log.open("a") as file:
             file.write(f"==== {stage}/{check.name}: {why or 'ended'}\n{text}\n")
     seconds = time.monotonic() - began
     if why or not any(row.is_of(stage, check.name) for row in read(results.rows)):
         end = f"{why or 'it found nothing'}: {text[-LAST_CHARS:]}"
-        _say(results, stage, check.name, False, end, seconds)
+        _say(results, stage, check.name, None if why == OVER else False, end, seconds)
     print(f"{stage}/{check.name}: {why or 'ended'} after {seconds:.1f} s", flush=True)
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float) -> str:
+def _wait(process: subprocess.Popen[bytes], limit_s: float, left_s: float) -> str:
     """Why the check did not end well; empty if it did. What it has started is ended with it."""
     try:
-        code = process.wait(limit_s)
+        code = process.wait(min(limit_s, left_s))
     except subprocess.TimeoutExpired:
         code = None
     _end_group(process)
     if code is None:
-        return f"stopped after {limit_s:g} s"
+        return OVER if left_s < limit_s else f"stopped after {limit_s:g} s"
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     return f"ended with exit code {code}" if code else ""

@@ -25,7 +25,7 @@ def results(tmp_path: Path) -> Results:
     return Results(folder=folder)
 
 
-def test_no_check_begins_that_could_end_after_the_limit(results: Results, tmp_path: Path) -> None:
+def test_no_check_begins_with_less_than_half_of_its_limit_left(results: Results, tmp_path: Path) -> None:
     check = Check(name="too_long", look=lambda place: [], limit_s=200)
     budget = Budget(ends=time.monotonic() + 100)
     run_all([("stage", check)], results, budget, device="cuda", kept=tmp_path)
