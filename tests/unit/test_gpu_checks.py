@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -16,6 +17,8 @@ from gpu.cost import blocks_of, interval_of, judge_memory, judge_ratio
 from gpu.rows import Row, append, counts, read, table
 from gpu.runner import Budget, Results, run_all, run_here, worst
 from gpu.source import judge_check, judge_fit
+
+README = Path(stages.__file__).with_name("README.md")
 
 
 @pytest.fixture
@@ -48,6 +51,14 @@ def test_each_thing_that_is_found_is_a_row_before_the_next_is_looked_for(
     with pytest.raises(ZeroDivisionError):
         run_here("stage", Check(name="name", look=look, limit_s=1), place, results)
     assert len(read(results.rows)) == 1
+
+
+def test_the_calls_of_the_readme_name_checks_that_there_are() -> None:
+    text = README.read_text().replace("\\\n", " ")
+    calls = re.findall(r"run\.py ((?:[a-z]+(?:/\w+)?\s+)+)--jobs", text)
+    assert len(calls) == 2
+    names = [name for call in calls for name in call.split()]
+    assert {stage for stage, _ in stages.chosen(names)} == set(stages.STAGES)
 
 
 def test_a_check_of_the_tap_that_breaks_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
