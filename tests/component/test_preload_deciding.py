@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -86,3 +88,40 @@ def test_a_step_that_comes_while_a_decision_is_under_way_asks_for_no_group(made:
     candidate.meanwhile = lambda: None
     deciding_.stepped()
     assert candidate.given[1:] == [(Evidence.STEP, None)], "the next step shows it"
+
+
+class TooLong(Exception):
+    """What the program raises when its time is up."""
+
+
+def test_what_a_handler_raises_as_a_decision_begins_is_the_programs_and_the_next_is_made(
+    made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class SignalledOnce:
+        """A lock; a signal comes between its acquisition and the next instruction."""
+
+        def __init__(self) -> None:
+            self.genuine = threading.Lock()
+            self.release = self.genuine.release
+            self.signals = [signal.SIGALRM]
+
+        def acquire(self, *, blocking: bool) -> bool:
+            acquired = self.genuine.acquire(blocking=blocking)
+            if self.signals:
+                signal.raise_signal(self.signals.pop())
+            return acquired
+
+    def times_up(number: int, frame: object) -> None:
+        raise TooLong
+
+    deciding_, candidate, _ = made
+    monkeypatch.setattr(deciding_, "_is_deciding", SignalledOnce())
+    before = signal.signal(signal.SIGALRM, times_up)
+    try:
+        with pytest.raises(TooLong):
+            deciding_.stepped()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    deciding_._shows(Evidence.GROUP, GROUP)
+    assert [evidence for evidence, _ in candidate.given] == [Evidence.STEP, Evidence.GROUP]
+    assert capsys.readouterr().err == ""

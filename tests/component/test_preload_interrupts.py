@@ -1,4 +1,5 @@
-"""The agent's last work is done, once, although Ctrl-C comes at its first instruction; nothing is shown."""
+"""Signals amid the agent's work are the program's after it. Its last work is done, once, although Ctrl-C
+comes at its first instruction; nothing is shown."""
 
 from __future__ import annotations
 
@@ -6,14 +7,19 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from rankmem_agent.preload.interrupts import interrupts_put_off
+from rankmem_agent import signals
+from rankmem_agent.preload import process_kind
+from rankmem_agent.preload.rank_detection import DetectedRank
+from rankmem_agent.signals import signals_put_off
 
 SCRIPT = """
 import _thread, atexit, signal
-from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
+from rankmem_agent.preload.interrupts import when_the_program_ends
+from rankmem_agent.signals import signals_put_off
 signal.signal(signal.SIGINT, signal.default_int_handler)
 done = []
 num_interrupts = {num_interrupts}
@@ -23,7 +29,7 @@ def work():
     if num_interrupts > 1:  # between the first instruction and the moment from which they are put off
         num_interrupts -= 1
         _thread.interrupt_main()
-    with interrupts_put_off():
+    with signals_put_off():
         if not done:
             done.append(True)
 
@@ -48,7 +54,7 @@ def test_a_loop_of_asyncio_hears_of_an_interrupt_once() -> None:
 
     async def listen() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: heard.append(True))
-        with interrupts_put_off():
+        with signals_put_off():
             signal.raise_signal(signal.SIGINT)
         await asyncio.sleep(0.1)
 
@@ -60,10 +66,79 @@ def test_an_interrupt_is_the_users_at_the_end_of_the_block() -> None:
     done = []
 
     def work() -> None:
-        with interrupts_put_off():
+        with signals_put_off():
             signal.raise_signal(signal.SIGINT)
             done.append(True)
 
     with pytest.raises(KeyboardInterrupt):
         work()
     assert done == [True]
+
+
+FLAGS = slice(136, 140)
+"""Of glibc's ``struct sigaction``; ``signal.siginterrupt()`` sets one."""
+
+
+class TooLong(Exception):
+    """What the program raises when its time is up."""
+
+
+def times_up(number: int, frame: object) -> None:
+    raise TooLong
+
+
+@pytest.fixture
+def handled() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, times_up)
+    signal.siginterrupt(signal.SIGALRM, False)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("handled")
+def test_every_handler_of_the_program_waits_and_is_as_before() -> None:
+    flags = bytes(signals._action(signal.SIGALRM))[FLAGS]
+    done = []
+
+    def work() -> None:
+        with signals_put_off():
+            signal.raise_signal(signal.SIGALRM)
+            done.append(True)
+
+    with pytest.raises(TooLong):
+        work()
+    assert done == [True]
+    assert signal.getsignal(signal.SIGALRM) is times_up
+    assert bytes(signals._action(signal.SIGALRM))[FLAGS] == flags
+
+
+@pytest.mark.usefixtures("handled")
+def test_each_of_several_handlers_is_called_whatever_another_raises() -> None:
+    heard = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(True))
+    try:
+        with pytest.raises(TooLong), signals_put_off():
+            list(map(signal.raise_signal, (signal.SIGALRM, signal.SIGUSR1)))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == [True]
+
+
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize("attach", [process_kind._attach, process_kind.attach_in_time])
+def test_what_a_handler_raises_while_the_agent_attaches_is_the_programs(
+    attach: Callable[[DetectedRank], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    attached = []
+
+    def attach_by_kind(detected: DetectedRank) -> None:
+        signal.raise_signal(signal.SIGALRM)
+        attached.append(detected.rank)
+
+    monkeypatch.setattr(process_kind, "_attach_by_kind", attach_by_kind)
+    with pytest.raises(TooLong):
+        attach(DetectedRank(rank=3))
+    assert attached == [3]
+    assert capsys.readouterr().err == ""

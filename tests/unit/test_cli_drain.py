@@ -18,7 +18,7 @@ from rankmem_agent.spool.folder import candidates, create_candidate, spools
 from rankmem_agent.spool.layout import ExitKind
 from rankmem_agent.spool.places import Place, write_candidate
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
-from rankmem_cli.run import drain
+from rankmem_cli.run import drain, job
 from rankmem_cli.run.child import SignalRelay
 from rankmem_cli.show.status import ShipperState, shipper_state
 from rankmem_ship.spool_reader.segments import open_control
@@ -192,3 +192,15 @@ def test_how_a_killed_process_ended_is_reported_in_what_it_recorded_before_it_wa
     (left,) = candidates(session_dir)
     _, control = open_control(left / "control")
     assert (int(control["exit_kind"][0]), int(control["exit_code"][0])) == (ExitKind.SIGNAL, 9)
+
+
+def test_a_shipper_that_cannot_be_asked_to_leave_goes_on_and_the_run_says_how_to_deliver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(session_dir: Path) -> int | None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    spool(tmp_path)
+    monkeypatch.setattr(drain, "ask_for", full)
+    assert not job._give_up([tmp_path])
+    assert f"Try: rankmem ship {tmp_path}" in capsys.readouterr().err

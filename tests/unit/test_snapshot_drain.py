@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fake_history import Entry, FakeHistory
-from rankmem_agent.spool import layout
+from rankmem_agent.spool import layout, python_writer
 from rankmem_agent.spool.layout import Action, DeviceType, Kind
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap import snapshot_drain, snapshot_ring
@@ -28,7 +29,7 @@ from rankmem_agent.tap.snapshot_format import ACTION_OF_NAME
 from rankmem_agent.tap.snapshot_ring import RingCursor, TorchHistory
 from rankmem_protos.errors import RankmemError
 from repetitions import examples
-from spool_bytes import records_of, texts_of
+from spool_bytes import control_of, records_of, texts_of
 
 BUDGET_BYTES = 8 * layout.SEGMENT_BYTES
 
@@ -435,3 +436,68 @@ def test_a_program_without_steps_is_busy_when_it_has_used_a_device_for_long(
         history.allocated += 5 if second < 135 else 1000
         drain.set_module(1)
     assert called == [135.0], "once, after that time, and not before much was recorded"
+
+
+def test_a_signal_handler_that_records_amid_a_drain_or_a_record_loses_nothing_and_waits_for_nobody(
+    drain: SnapshotDrain, history: FakeHistory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each store into the log is followed by a signal, whose handler records by a name of its own."""
+    marks = itertools.count(1)
+    inside: list[int] = []
+
+    def handler(*_: object) -> None:
+        inside.append(next(marks))
+        drain.record(Kind.MARKER_BEGIN, marker_id=inside[-1], name=drain.intern(f"mark {inside[-1]}"))
+        inside.clear()
+
+    genuine = PythonSpoolWriter._set_control
+
+    def signalled(writer: PythonSpoolWriter, name: str, value: int) -> None:
+        genuine(writer, name, value)
+        if not inside:
+            signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    monkeypatch.setattr(PythonSpoolWriter, "_set_control", signalled)
+    try:
+        drain.record(Kind.NOTE, facts=drain.intern("before"))
+        drain.attach()
+        history.alloc(1, 512)
+        drain.drain()
+    finally:
+        monkeypatch.setattr(PythonSpoolWriter, "_set_control", genuine)
+        signal.signal(signal.SIGALRM, before)
+    drain.close()
+    written = [each["a"] for each in log_of(tmp_path / "spool", Kind.MARKER_BEGIN)]
+    assert sorted(written) == list(range(1, next(marks)))
+    assert len(written) > 3
+
+
+class TooLong(OSError):
+    """What the program raises when its time is up."""
+
+
+def test_what_a_handler_raises_as_the_log_is_extended_is_the_programs_and_loses_no_record(
+    drain: SnapshotDrain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times_up(*_: object) -> None:
+        raise TooLong
+
+    genuine = python_writer._mapped
+
+    def slow(path: Path, size_bytes: int) -> Any:
+        signal.raise_signal(signal.SIGALRM)
+        return genuine(path, size_bytes)
+
+    room = layout.RECORDS_PER_SEGMENT - drain._writer.next_seq
+    drain._writer.record_many(bytes(layout.RECORD_BYTES * room))
+    before = signal.signal(signal.SIGALRM, times_up)
+    monkeypatch.setattr(python_writer, "_mapped", slow)
+    try:
+        with pytest.raises(TooLong):
+            drain.record(Kind.NOTE)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    drain.close()
+    assert len(log_of(tmp_path / "spool", Kind.NOTE)) == 1
+    assert control_of(tmp_path / "spool")["dropped"] == 0

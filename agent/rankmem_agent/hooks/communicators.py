@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool.layout import DeviceType, Kind
 
 INTERVAL_S: Final = 1.0
@@ -110,7 +111,8 @@ class Communicators:
         except self._torch.distributed.DistBackendError:  # NCCL's own refusal
             self._refused.add(name)
             return None
-        except RuntimeError:  # no communicator for the device, or an NCCL that cannot tell
+        except RuntimeError as error:  # no communicator for the device, or an NCCL that cannot tell
+            raise_of_handler(error)
             return None
         if not stats["total"]:
             return None

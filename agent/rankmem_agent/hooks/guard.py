@@ -14,9 +14,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from itertools import pairwise
 from typing import Final, TextIO
 
+from rankmem_agent.signals import raise_of_handler
 from rankmem_protos.errors import RankmemError
 
 LINE_CHARS_MAX: Final = 600
@@ -43,8 +43,7 @@ class PartGuard:
     def failed(self, error: Exception) -> None:
         """A hook has failed: the set goes off. Raises what is the program's own."""
         self.go_off(error)
-        if _is_of_handler(error):
-            raise error
+        raise_of_handler(error)
 
     def go_off(self, error: Exception) -> None:
         """Reports the first failure and switches the set off."""
@@ -117,19 +116,6 @@ class Guard:
             _write(stream, f"rankmem: rank {self.rank}: {line}\n")
 
 
-def _is_of_handler(error: Exception) -> bool:
-    """Whether a signal handler raised it: Python gives a handler the interrupted frame, which calls it."""
-    from inspect import getargvalues  # only where something failed
-    from traceback import walk_tb
-
-    for (caller, _), (frame, _) in pairwise(walk_tb(error.__traceback__)):
-        names, others, _, given = getargvalues(frame)
-        arguments = [given.get(name) for name in names] + list(given.get(others or "", ()))
-        if any(each is caller for each in arguments):
-            return True
-    return False
-
-
 def _write(stream: TextIO, line: str) -> None:
     try:
         descriptor = stream.fileno() if stream is sys.__stderr__ else None
@@ -160,8 +146,8 @@ def unseen_by_listeners() -> Iterator[None]:
     import torch
 
     undispatched = torch._C._DisableTorchDispatch()
-    torch._C._autograd._enable_record_function(False)
     try:
+        torch._C._autograd._enable_record_function(False)
         yield
     finally:
         torch._C._autograd._enable_record_function(True)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rankmem_agent.signals import raise_of_handler
+
 TENSORS_MAX: Final = 16
 """Tensors of a call that are described; a batch has two to six."""
 LOOKED_AT_MAX: Final = 256
@@ -58,7 +60,8 @@ def inputs_of(tensor_type: type[Any], args: Any, kwargs: Any) -> Inputs:
             shape = tuple(int(each) for each in tensor_type.shape.__get__(value))
             own_bytes = int(tensor_type.numel(value)) * int(tensor_type.element_size(value))
             dtype = str(tensor_type.dtype.__get__(value)).removeprefix("torch.")
-        except Exception:  # noqa: BLE001  one without a shape: it is counted
+        except Exception as error:  # noqa: BLE001  one without a shape: it is counted
+            raise_of_handler(error)
             left_out += 1
             continue
         size_bytes += own_bytes

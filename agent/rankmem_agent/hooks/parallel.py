@@ -22,6 +22,7 @@ from rankmem_agent.config import PARALLEL_DIMENSIONS
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.wrapping import wrapped
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool.layout import Kind
 from rankmem_protos.bounds import RANKS_MAX
 
@@ -184,6 +185,6 @@ def _of_megatron() -> dict[str, int]:
             continue
         try:
             ranks[dimension] = int(get_rank())
-        except (AssertionError, RuntimeError, TypeError, ValueError):  # a group that this run has not made
-            continue
+        except (AssertionError, RuntimeError, TypeError, ValueError) as error:  # a group not made in this run
+            raise_of_handler(error)
     return ranks

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rankmem_agent.hooks.guard import unseen_by_modes
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.hooks.tags import place_of
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool.layout import BY_USER, Category, Kind
 
 NESTING_MAX: Final = 6
@@ -26,8 +27,8 @@ def tag_tensors(recorder: Recorder, value: object, category: str, name: str) -> 
     try:
         with unseen_by_modes():
             _tag(recorder, value, Category[category.upper()], recorder.intern(name) if name else 0)
-    except Exception:  # noqa: BLE001  the trainer's guard: what cannot be read is not tagged
-        pass
+    except Exception as error:  # noqa: BLE001  the trainer's guard: what cannot be read is not tagged
+        raise_of_handler(error)
 
 
 def _tag(recorder: Recorder, value: object, category: Category, name: int) -> None:

@@ -40,9 +40,10 @@ from rankmem_agent.preload.candidate import NOT_RECORDED, Candidate, is_numbered
 from rankmem_agent.preload.deciding import Deciding
 from rankmem_agent.preload.evidence import when_stepped
 from rankmem_agent.preload.failed_start import record_failed_start
-from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
+from rankmem_agent.preload.interrupts import when_the_program_ends
 from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.preload.unrecorded import watch
+from rankmem_agent.signals import raise_of_handler, signals_put_off
 from rankmem_agent.spool import folder, launches, layout
 from rankmem_agent.spool.exits import announce
 from rankmem_agent.spool.reelection import Reelection
@@ -150,19 +151,24 @@ class Agent:
         candidate, deciding = self._candidate, self._deciding
         if os.getpid() != self._pid or candidate is None or deciding is None or deciding.is_over:
             return
-        try:
-            with interrupts_put_off(), contextlib.ExitStack() as always:  # whatever a signal's handler raises
-                always.callback(candidate.discard)
-                always.callback(self.stop)
-                always.callback(self._recording.finish)
-                if self._model_calls is not None:
-                    self._model_calls.finish()
-                deciding.end()
-                self._record_exit(candidate)
-            if candidate.is_published:
+        with signals_put_off():
+            try:
+                with contextlib.ExitStack() as always:
+                    always.callback(candidate.discard)
+                    always.callback(self.stop)
+                    always.callback(self._recording.finish)
+                    if self._model_calls is not None:
+                        self._model_calls.finish()
+                    deciding.end()
+                    self._record_exit(candidate)
+            except Exception as error:  # noqa: BLE001  the trainer's guard
+                self._guard.failed(error)
+        if candidate.is_published:
+            try:
                 drain.wait(self._session_dir, candidate.spool_dir, timeout_s=self._config.drain_s)
-        except Exception as error:  # noqa: BLE001  the trainer's guard
-            self._guard.failed(error)
+            except Exception as error:  # noqa: BLE001  the trainer's guard
+                raise_of_handler(error)
+                self._guard.failed(error)
 
     def _forked(self) -> None:
         """In a forked child: off, for good; it reports it if it trains."""
@@ -279,7 +285,7 @@ _agent: Agent | None = None
 def attach(detected: DetectedRank, *, is_worker: bool = False) -> None:
     """Records this process as the candidate for ``detected`` from here to its end. Raises nothing.
 
-    Thread: the one that imported torch. A second call does nothing.
+    Thread: the one that imported torch, its signals put off. A second call does nothing.
     """
     global _agent
     began_ns = time.monotonic_ns()
@@ -287,20 +293,19 @@ def attach(detected: DetectedRank, *, is_worker: bool = False) -> None:
     if _agent is not None or os.environ.get("RANKMEM_DISABLE") == "1":
         return
     _keep_out_of_the_users_log()
-    with interrupts_put_off():
-        try:
-            if detected.discrepancy and not detected.is_child:
-                guard.report(detected.discrepancy)
-            config = AgentConfig.from_environment()
-            if _is_beside_its_rank(detected, config) and not is_worker:
-                watch(sys.modules["torch"], lambda: guard.report(NOT_RECORDED))
-                return
-            _agent = Agent(detected, guard, config, is_worker=is_worker)
-            _agent.start(began_ns)
-        except Exception as error:  # noqa: BLE001  the trainer's guard
-            guard.failed(error)
-            if _agent is None or not _agent.is_open:
-                record_failed_start(detected, error, is_worker=is_worker)
+    try:
+        if detected.discrepancy and not detected.is_child:
+            guard.report(detected.discrepancy)
+        config = AgentConfig.from_environment()
+        if _is_beside_its_rank(detected, config) and not is_worker:
+            watch(sys.modules["torch"], lambda: guard.report(NOT_RECORDED))
+            return
+        _agent = Agent(detected, guard, config, is_worker=is_worker)
+        _agent.start(began_ns)
+    except Exception as error:  # noqa: BLE001  the trainer's guard
+        guard.failed(error)
+        if _agent is None or not _agent.is_open:
+            record_failed_start(detected, error, is_worker=is_worker)
 
 
 def has_recorded() -> bool:

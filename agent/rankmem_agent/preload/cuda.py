@@ -21,6 +21,7 @@ from rankmem_agent.hooks import missing
 from rankmem_agent.hooks.guard import Guard, described, happened
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.privacy import Privacy
+from rankmem_agent.signals import signals_put_off
 from rankmem_agent.spool.layout import DeviceType
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.accelerators import CUDA, Accelerator
@@ -65,6 +66,10 @@ class CudaAttachment:
         if not self._may_attach or os.getpid() != self._pid:
             return
         self._may_attach = False
+        with signals_put_off():
+            self._attach()
+
+    def _attach(self) -> None:
         try:
             self._tap.enable(What.CUDA_EVENTS)
             if not self._keep_cpu:
@@ -164,7 +169,8 @@ class SnapshotAttachment:
     def _attach(self) -> None:
         if os.getpid() != self._pid:
             return
-        try:
-            self._drain.attach()
-        except Exception as error:  # noqa: BLE001  the trainer's guard
-            self._guard.failed(error)
+        with signals_put_off():
+            try:
+                self._drain.attach()
+            except Exception as error:  # noqa: BLE001  the trainer's guard
+                self._guard.failed(error)

@@ -2,7 +2,7 @@
 
 Stage: trainer, from the agent's start to the interpreter's exit. Comes in: process groups, training steps, a
 call of the tap's, a fork. Goes out: calls of :class:`~rankmem_agent.preload.candidate.Candidate`, a NOTE
-where a rank learns more of itself, one line in a forked child that trains. Nothing is raised.
+where a rank learns more of itself, one line in a forked child that trains. Nothing of ours is raised.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.candidate import Candidate, Evidence
 from rankmem_agent.preload.evidence import Group, current_group, when_grouped, when_stepped
-from rankmem_agent.preload.interrupts import interrupts_put_off
 from rankmem_agent.preload.recording import Recording
 from rankmem_agent.preload.unrecorded import report_unrecorded
+from rankmem_agent.signals import signals_put_off
 from rankmem_agent.spool.layout import Kind
 
 
@@ -78,25 +78,28 @@ class Deciding:
         candidate = self._candidate
         if candidate is None or self.is_over:
             return
-        try:
-            if os.getpid() != self._pid:
-                self._candidate = None
-                rank = candidate.give_way(current_group())
-                report_unrecorded(rank, "it was forked after torch was imported", "the start method spawn")
-            elif self._is_deciding.acquire(blocking=False):
-                try:
-                    with interrupts_put_off():
-                        self._decide(candidate, evidence, group or current_group())
-                finally:
-                    self._is_deciding.release()
-                if self._has_missed:
-                    self._has_missed = False
-                    if current_group() is not None:
-                        self._shows(Evidence.GROUP)
-            else:
-                self._has_missed = True
-        except Exception as error:  # noqa: BLE001  the trainer's guard
-            self._guard.failed(error)
+        with signals_put_off():
+            try:
+                self._take(candidate, evidence, group)
+            except Exception as error:  # noqa: BLE001  the trainer's guard
+                self._guard.failed(error)
+
+    def _take(self, candidate: Candidate, evidence: Evidence, group: Group | None) -> None:
+        if os.getpid() != self._pid:
+            self._candidate = None
+            rank = candidate.give_way(current_group())
+            report_unrecorded(rank, "it was forked after torch was imported", "the start method spawn")
+        elif self._is_deciding.acquire(blocking=False):
+            try:
+                self._decide(candidate, evidence, group or current_group())
+            finally:
+                self._is_deciding.release()
+            if self._has_missed:
+                self._has_missed = False
+                if current_group() is not None:
+                    self._shows(Evidence.GROUP)
+        else:
+            self._has_missed = True
 
     def _decide(self, candidate: Candidate, evidence: Evidence, group: Group | None) -> None:
         self._has_stepped |= evidence is Evidence.STEP

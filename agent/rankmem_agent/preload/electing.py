@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rankmem_agent.signals import signals_put_off
 from rankmem_agent.spool import election
 from rankmem_agent.tap import library
 
@@ -18,4 +19,5 @@ from rankmem_agent.tap import library
 def elect(session_dir: Path) -> bool:
     """As :func:`rankmem_agent.spool.election.elect`; raises the same."""
     tap = library.loaded()
-    return election.elect(session_dir, tap.start_unseen if tap is not None else election.start_by_shell)
+    with signals_put_off():
+        return election.elect(session_dir, tap.start_unseen if tap is not None else election.start_by_shell)

@@ -1,20 +1,14 @@
-"""Ctrl-C while the agent is at work: the user's own handler has it as soon as that is done.
+"""The agent's last work, done although a signal's handler raises at its first instructions.
 
-Stage: trainer, main thread, while the agent attaches, publishes or ends. A KeyboardInterrupt in the middle of
-it would leave half an agent behind, or print our frames in the user's terminal; one at the first instructions
-of the last work, before it can be put off, would leave the log without its end. Standard library only.
+Stage: trainer, main thread, as the process ends. One that raises there, before it can be put off
+(:mod:`rankmem_agent.signals`), would leave the log without its end. Standard library only.
 """
 
 from __future__ import annotations
 
 import atexit
 import multiprocessing.util
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Final
 
 TRIES: Final = 5
@@ -22,32 +16,6 @@ TRIES: Final = 5
 came every 0.2 ms that was 1 try of 12 (measured): five in a row are 4 in a million."""
 _AFTER_THE_USERS: Final = -1000
 """multiprocessing's finalizers run in the order of their priority, the highest first."""
-
-
-@contextmanager
-def interrupts_put_off() -> Iterator[None]:
-    """Keeps SIGINT until the end of the block, where the user's handler gets it.
-
-    Nothing changes in another thread, which gets no signals, and where SIGINT is ignored or kills.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    num_got = 0
-
-    def keep(number: int, frame: FrameType | None) -> None:
-        nonlocal num_got
-        num_got += 1
-
-    signal.signal(signal.SIGINT, keep)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        for _ in range(num_got):
-            # Not raised anew: the wakeup descriptor has told asyncio's loop of it.
-            handler(signal.SIGINT, sys._getframe())
 
 
 def when_the_program_ends(work: Callable[[], None], *, is_worker: bool = False) -> None:

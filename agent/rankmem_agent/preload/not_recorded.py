@@ -25,9 +25,10 @@ from rankmem_agent.hooks.guard import happened
 from rankmem_agent.preload import drain, electing, exits
 from rankmem_agent.preload.candidate import place_in
 from rankmem_agent.preload.evidence import current_group
-from rankmem_agent.preload.interrupts import interrupts_put_off, when_the_program_ends
+from rankmem_agent.preload.interrupts import when_the_program_ends
 from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.preload.unrecorded import watch
+from rankmem_agent.signals import signals_put_off
 from rankmem_agent.spool import folder, launches
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_protos.errors import RankmemError
@@ -50,7 +51,8 @@ def record(detected: DetectedRank, error: Exception, *, is_worker: bool = False)
 
 
 def _record_quietly(detected: DetectedRank, error: Exception) -> None:
-    with contextlib.suppress(Exception):  # the guard has reported it; this may fail of the same
+    # The guard has reported it; this may fail of the same.
+    with signals_put_off(), contextlib.suppress(Exception):
         _record(detected, error, trains=True)
 
 
@@ -108,7 +110,7 @@ class _NotRecorded:
         if os.getpid() != self._pid or self._is_over:
             return
         with contextlib.suppress(Exception):
-            with interrupts_put_off():
+            with signals_put_off():
                 self._is_over = True
                 exits.record_exception(self._writer)
                 self._writer.close()

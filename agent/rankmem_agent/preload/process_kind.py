@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.preload.rank_detection import MARK
+from rankmem_agent.signals import signals_put_off
 
 if TYPE_CHECKING:
     from rankmem_agent.preload.rank_detection import DetectedRank
@@ -50,14 +51,15 @@ class ProcessKind(enum.Enum):
 
 
 def attach_in_time(detected: DetectedRank) -> None:
-    """Attaches now, or when it is known what this process does. Raises nothing."""
-    try:
-        if _is_before_its_work():
-            _when_it_begins(lambda: _attach(detected))
-        else:
-            _attach(detected)
-    except Exception as error:  # noqa: BLE001  the trainer's guard
-        Guard(detected.rank).failed(error)
+    """Attaches now, or when it is known what this process does. Raises nothing of ours."""
+    with signals_put_off():
+        try:
+            if _is_before_its_work():
+                _when_it_begins(lambda: _attach(detected))
+            else:
+                _attach_by_kind(detected)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            Guard(detected.rank).failed(error)
 
 
 def kind_of_process() -> ProcessKind:
@@ -99,11 +101,12 @@ def _when_it_begins(attach: Callable[[], None]) -> None:
 
 
 def _attach(detected: DetectedRank) -> None:
-    """Raises nothing: multiprocessing calls it in the user's process."""
-    try:
-        _attach_by_kind(detected)
-    except Exception as error:  # noqa: BLE001  the trainer's guard
-        Guard(detected.rank).failed(error)
+    """Raises nothing of ours: multiprocessing calls it in the user's process."""
+    with signals_put_off():
+        try:
+            _attach_by_kind(detected)
+        except Exception as error:  # noqa: BLE001  the trainer's guard
+            Guard(detected.rank).failed(error)
 
 
 def _attach_by_kind(detected: DetectedRank) -> None:

@@ -19,6 +19,7 @@ from rankmem_agent.hooks import missing
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.preload.cuda import CudaAttachment, SnapshotAttachment, cpu_facts
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool.layout import DeviceType, Kind
 from rankmem_agent.tap.accelerators import CUDA, WITHOUT_TAP, Accelerator
 from rankmem_agent.tap.build import ensure_built
@@ -177,6 +178,7 @@ class NativeRecording:
             missing.record_device_off(self._tap, accelerator.device_type, why)
         except Exception as error:  # noqa: BLE001  the trainer's guard
             self._guard.failed(error)
+            raise_of_handler(error)
 
     def detail(self) -> dict[str, object]:
         """As the configuration has it; full where it is auto and the tap has to record all."""

@@ -42,8 +42,10 @@ def _attach(mine: DetectedRank) -> None:
     except Exception as error:  # noqa: BLE001  the trainer's guard: else the user's import of torch fails
         from rankmem_agent.hooks.guard import Guard
         from rankmem_agent.preload.failed_start import record_failed_start
+        from rankmem_agent.signals import raise_of_handler
 
         Guard(mine.rank).failed(error)
         record_failed_start(mine, error)
+        raise_of_handler(error)
         return
     attach_in_time(mine)

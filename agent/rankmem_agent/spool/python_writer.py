@@ -3,7 +3,8 @@
 Stage: trainer, or a test or benchmark. Comes in: records (kind and fields of
 :mod:`rankmem_agent.spool.layout`) and texts to intern. Goes out: ``control``, ``strings`` and segments in
 a spool folder, read by the shipper like any other. ``meta.json`` is not written here (the facts are).
-Runs in the thread that calls; one lock, held for a record at a time. A forked child writes nothing.
+Runs in the thread that calls; one lock, held for a record at a time, while signals are put off: a handler may
+come back here, and would wait for its own thread. A forked child writes nothing.
 It must never block on the reader and never raise for a full disk: what finds no room is counted in
 ``control.dropped``. Standard library only. A record costs microseconds, not the tap's nanoseconds.
 """
@@ -18,10 +19,12 @@ import time
 import weakref
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
+from rankmem_agent.signals import signals_put_off
 from rankmem_agent.spool import layout, life
 from rankmem_agent.spool.descriptors import OwnFile, above_the_standard_ones, open_above
 from rankmem_agent.spool.layout import Entry, Kind, State
@@ -99,7 +102,7 @@ class PythonSpoolWriter:
                 now by default.
         """
         now_ns = time.monotonic_ns()
-        with self._lock:
+        with self._alone():
             if self._closed:
                 return DROPPED
             if now_ns - self._last_clock_ns >= _CLOCK_INTERVAL_NS and kind != Kind.CLOCK:
@@ -118,7 +121,7 @@ class PythonSpoolWriter:
         if len(view) % layout.RECORD_BYTES:
             raise ValueError(f"{len(view)} bytes are not whole records of {layout.RECORD_BYTES}")
         written, begin = 0, 0
-        with self._lock:
+        with self._alone():
             while begin < len(view) and not self._closed:
                 room = layout.RECORDS_PER_SEGMENT - self._next_seq % layout.RECORDS_PER_SEGMENT
                 count = min(room, (len(view) - begin) // layout.RECORD_BYTES)
@@ -128,17 +131,20 @@ class PythonSpoolWriter:
 
     def clock(self) -> None:
         """Write a CLOCK record and the heartbeat now (done about once a second by :meth:`record`)."""
-        with self._lock:
+        with self._alone():
             if not self._closed:
                 self._append_clock(time.monotonic_ns())
 
     def intern(self, text: str) -> int:
         """The id of a name, or of a DEVICE's or NOTE's JSON, cut at NOTE_BYTES_MAX; 0 if not written."""
-        with self._lock:
+        known = self._strings.get(text)
+        if known is not None:
+            return known
+        with self._alone():
             return self._string(text, layout.NOTE_BYTES_MAX)
 
     def frame(self, file_path: str, function: str, line_number: int) -> int:
-        """The id of a frame; 0 if it could not be written."""
+        """The id of a frame; 0 if it could not be written. Signals are put off, as in a drain."""
         with self._lock:
             key = (self._string(file_path), self._string(function), max(0, min(line_number, _U32_MAX)))
             return self._interned(self._frames, key, Entry.FRAME, struct.pack("<III", *key))
@@ -159,13 +165,13 @@ class PythonSpoolWriter:
         Raises:
             OSError: it cannot be moved.
         """
-        with self._lock:
+        with self._alone():
             os.rename(self._path, path)
             self._path = path
 
     def close(self) -> None:
         """Write END, mark the spool ended, let go of the files. Idempotent."""
-        with self._lock:
+        with self._alone():
             if self._closed:
                 return
             self._append(packed(Kind.END, time_ns=time.monotonic_ns(), num_dropped=self._dropped))
@@ -176,6 +182,11 @@ class PythonSpoolWriter:
         """Let go of the files without an END, as a killed process does; forked children do so. Idempotent."""
         if not self._closed:
             self._let_go()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with signals_put_off(), self._lock:
+            yield
 
     def _let_go(self) -> None:
         self._closed = True

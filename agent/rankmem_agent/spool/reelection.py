@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool import folder
 from rankmem_agent.spool.election import elect
 
@@ -56,7 +57,8 @@ class Reelection:
         self._next_s = now_s + self._pause_s
         try:
             started = bool(folder.spools(self._session_dir)) and self._elect(self._session_dir)
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, subprocess.SubprocessError) as error:
+            raise_of_handler(error)
             started = True  # as one that ended at once
         self.num_started += started
         self._pause_s = min(2 * self._pause_s, LOOK_EVERY_MAX_S) if started else self._every_s

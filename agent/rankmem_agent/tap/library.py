@@ -101,7 +101,7 @@ class CpuSees(enum.IntFlag):
 
 
 _U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
-_BUSY: Final = ctypes.PYFUNCTYPE(_INT, ctypes.c_void_p)
+_BUSY: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)
 _PROVISIONAL: Final = 1  # rkm_open's flags
 _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_open": (_INT, (ctypes.c_char_p, _U64, _U32)),
@@ -230,18 +230,18 @@ class Tap:
         """Have the main thread call ``callback`` once, unless the spool is published by then.
 
         Args:
-            callback: called between two instructions of the main thread, like a signal's handler; it must
-                not raise.
+            callback: called between two instructions of the main thread, like a signal's handler; what it
+                raises is raised there.
             after_s: seconds from now at least ...
             records: ... and so many in the spool; or half of the provisional budget is used.
         """
 
-        def call(_: object) -> int:
+        def call(_: object) -> BaseException | None:
             try:
                 callback()
-            except KeyboardInterrupt:  # ctypes would print it; the tap has it raised once this has returned
-                return 1
-            return 0
+            except BaseException as error:  # noqa: BLE001  ctypes would print it; the tap raises it
+                return error
+            return None
 
         self._busy = _BUSY(call)  # kept: the native thread has its address
         self._library.rkm_when_busy(self._busy, int(after_s * 1e9), records)

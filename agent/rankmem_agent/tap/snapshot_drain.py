@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.hooks import missing
+from rankmem_agent.signals import signals_put_off
 from rankmem_agent.spool.layout import IN_CLOSURE, UNKNOWN, DeviceType, Kind, Phase
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.accelerators import CUDA, Accelerator
@@ -108,7 +109,7 @@ class SnapshotDrain:
 
         After the device's initialisation. Raises RankmemError where this torch cannot.
         """
-        with self._lock:
+        with self._alone():
             if not self._history.is_recording():
                 self._history.start()
             self._on = self._has_attached = True
@@ -120,7 +121,7 @@ class SnapshotDrain:
 
     def drain(self) -> None:
         """Write what happened since the last drain."""
-        with self._lock:
+        with self._alone():
             if not self._on:
                 return
             self._drained_s = time.monotonic()
@@ -200,7 +201,7 @@ class SnapshotDrain:
 
         The history stays on: the process ends, and a program that has switched on its own would lose it.
         """
-        with self._lock:
+        with self._alone():
             self.drain()
             self._on = False
             self._writer.close()
@@ -216,7 +217,7 @@ class SnapshotDrain:
 
     def switch_off(self, detail: str) -> None:
         """Drains no more; what was not drained is lost with what follows."""
-        with self._lock:
+        with self._alone():
             self._on = False
             self._write(self._pending)
             self._pending = []
@@ -228,11 +229,13 @@ class SnapshotDrain:
 
     def record(self, kind: Kind, /, **fields: int) -> None:
         """Keep a record until the next drain, which puts it among the events by its time."""
+        record = timed(kind, time.monotonic_ns(), **fields)
         with self._lock:
-            self._pending.append(timed(kind, time.monotonic_ns(), **fields))
-            if not self._on:  # before the device's initialisation there is nothing to wait for
-                self._write(self._pending)
-                self._pending = []
+            is_on = self._on
+            if is_on:
+                self._pending.append(record)
+        if not is_on:  # before the device's initialisation there is nothing to wait for
+            self._write([record])
         if kind == Kind.STEP:
             self.drain_if_due()
 
@@ -281,6 +284,12 @@ class SnapshotDrain:
         """The number of the step that has begun."""
         self._course.append((time.monotonic_ns(), step, self._course[-1][2]))
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A signal's handler amid a drain would find it half done, and what it raised would lose events."""
+        with signals_put_off(), self._lock:
+            yield
+
     def _write(self, records: list[Timed]) -> None:
         """By time, so that steps and marks stand among the events; equal times keep their order."""
         records.sort(key=lambda item: item[0])
@@ -325,8 +334,8 @@ def _collector_paused() -> Iterator[None]:
     """Without the collector of cycles: a look makes objects by the ten thousand, and no cycle. Its rounds
     through them take as long as the look itself."""
     was_on = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if was_on:

@@ -184,19 +184,26 @@ bool prepare_segment(Keeper& state, uint64_t number) {
 
 // Whom to call when a process has recorded for a while without being published; see call_when_busy.
 struct Busy {
-  std::atomic<int (*)(void*)> callback{nullptr};
+  std::atomic<void* (*)(void*)> callback{nullptr};
   uint64_t opened_ns = 0;
   uint64_t after_ns = 0;
   uint64_t records = 0;
 };
 Busy busy;
 
-// On the main thread, under the GIL. An interrupt that came meanwhile is the user's: nothing is there to catch it here.
+// On the main thread, under the GIL. What it returns, unless None, a signal's handler of the program raised: it is
+// raised where that thread goes on.
 int run_busy(void* callback) {
-  static auto* interrupt = reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "PyErr_SetInterrupt"));
-  const bool interrupted = reinterpret_cast<int (*)(void*)>(callback)(nullptr) != 0;
-  if (interrupted && interrupt != nullptr) interrupt();
-  return 0;
+  void* raised = reinterpret_cast<void* (*)(void*)>(callback)(nullptr);
+  auto* type_of = reinterpret_cast<void* (*)(void*)>(dlsym(RTLD_DEFAULT, "PyObject_Type"));
+  auto* set = reinterpret_cast<void (*)(void*, void*)>(dlsym(RTLD_DEFAULT, "PyErr_SetObject"));
+  auto* let_go = reinterpret_cast<void (*)(void*)>(dlsym(RTLD_DEFAULT, "Py_DecRef"));
+  if (raised == nullptr || raised == dlsym(RTLD_DEFAULT, "_Py_NoneStruct") || !type_of || !set || !let_go) return 0;
+  void* type = type_of(raised);
+  set(type, raised);
+  let_go(type);
+  let_go(raised);
+  return -1;
 }
 
 void call_if_busy(Keeper& state) noexcept {
@@ -465,7 +472,7 @@ int publish_spool(const char* folder) noexcept try {
   return -ENOMEM;
 }
 
-void call_when_busy(int (*callback)(void*), uint64_t after_ns, uint64_t records) noexcept {
+void call_when_busy(void* (*callback)(void*), uint64_t after_ns, uint64_t records) noexcept {
   busy.opened_ns = monotonic_ns();
   busy.after_ns = after_ns;
   busy.records = records;

@@ -79,12 +79,17 @@ def living(session_dir: Path) -> list[Path]:
 
 
 def release(session_dir: Path) -> bool:
-    """Stops the shipper and leaves the rest to ``rankmem ship``; False if it goes on for a live rank."""
-    with contextlib.suppress(FileNotFoundError):  # it delivered everything meanwhile and removed the folder
+    """Stops the shipper and leaves the rest to ``rankmem ship``; False if it goes on: for a live rank, or
+    because it cannot be asked (a full disk, too many open files)."""
+    try:
         lock_fd = ask_for(session_dir)
-        if lock_fd is None:
-            return False
-        os.close(lock_fd)
+    except FileNotFoundError:  # it delivered everything meanwhile and removed the folder
+        return True
+    except OSError:
+        return False
+    if lock_fd is None:
+        return False
+    os.close(lock_fd)
     return True
 
 
