@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal.getsignal makes enums: 80 us of all signals, not 6
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -22,8 +23,9 @@ from typing import Any, Final
 _SIGACTION_BYTES: Final = 256
 """More than ``struct sigaction`` has."""
 _sigaction: Final = ctypes.CDLL(None).sigaction
-
-_are_put_off = False
+"""Restores what Python does not know: the flags of ``signal.siginterrupt()``, a handler of a C library."""
+_restored: ExitStack | None = None
+"""While signals are put off: gives the program's handlers back."""
 
 
 @contextmanager
@@ -32,8 +34,8 @@ def signals_put_off() -> Iterator[None]:
 
     Nothing changes in another thread, which gets no signals, and for signals without a handler in Python.
     """
-    global _are_put_off
-    if _are_put_off or threading.current_thread() is not threading.main_thread():
+    global _restored
+    if _restored is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
     got: list[int] = []
@@ -48,27 +50,29 @@ def signals_put_off() -> Iterator[None]:
                 handler = _signal.getsignal(number)
                 if callable(handler) and number not in handlers:
                     handlers[number] = handler
-                    restored.callback(_restore, number, handler, _action(number))
+                    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+                    _sigaction(number, None, action)
+                    restored.callback(_sigaction, number, action, None)
+                    restored.callback(signal.signal, number, handler)  # called first
                     signal.signal(number, keep)
-            _are_put_off = True
+            _restored = restored
             try:
                 yield
             finally:
-                _are_put_off = False
+                _restored = None
     finally:
         _hand_over([(number, handlers[number]) for number in got])
 
 
-def _action(number: int) -> ctypes.Array[ctypes.c_char]:
-    """What the kernel does at a signal: more than Python knows of, such as ``signal.siginterrupt()``."""
-    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
-    _sigaction(number, None, action)
-    return action
+def _forked() -> None:
+    """In a child that another thread forked meanwhile: the block's end is not its own."""
+    global _restored
+    if _restored is not None:
+        _restored.close()
+        _restored = None
 
 
-def _restore(number: int, handler: Any, action: ctypes.Array[ctypes.c_char]) -> None:
-    signal.signal(number, handler)
-    _sigaction(number, action, None)
+os.register_at_fork(after_in_child=_forked)
 
 
 def _hand_over(kept: list[tuple[int, Any]]) -> None:

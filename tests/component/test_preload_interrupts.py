@@ -4,14 +4,16 @@ comes at its first instruction; nothing is shown."""
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from rankmem_agent import signals
 from rankmem_agent.preload import process_kind
 from rankmem_agent.preload.rank_detection import DetectedRank
 from rankmem_agent.signals import signals_put_off
@@ -75,8 +77,11 @@ def test_an_interrupt_is_the_users_at_the_end_of_the_block() -> None:
     assert done == [True]
 
 
-FLAGS = slice(136, 140)
-"""Of glibc's ``struct sigaction``; ``signal.siginterrupt()`` sets one."""
+def flags_of(number: int) -> bytes:
+    """What ``signal.siginterrupt()`` sets, of glibc's ``struct sigaction``."""
+    action = ctypes.create_string_buffer(256)
+    ctypes.CDLL(None).sigaction(number, None, action)
+    return bytes(action)[136:140]
 
 
 class TooLong(Exception):
@@ -97,7 +102,7 @@ def handled() -> Iterator[None]:
 
 @pytest.mark.usefixtures("handled")
 def test_every_handler_of_the_program_waits_and_is_as_before() -> None:
-    flags = bytes(signals._action(signal.SIGALRM))[FLAGS]
+    flags = flags_of(signal.SIGALRM)
     done = []
 
     def work() -> None:
@@ -109,7 +114,7 @@ def test_every_handler_of_the_program_waits_and_is_as_before() -> None:
         work()
     assert done == [True]
     assert signal.getsignal(signal.SIGALRM) is times_up
-    assert bytes(signals._action(signal.SIGALRM))[FLAGS] == flags
+    assert flags_of(signal.SIGALRM) == flags
 
 
 @pytest.mark.usefixtures("handled")
@@ -142,3 +147,21 @@ def test_what_a_handler_raises_while_the_agent_attaches_is_the_programs(
         attach(DetectedRank(rank=3))
     assert attached == [3]
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("handled")
+def test_a_child_that_another_thread_forks_meanwhile_has_the_programs_handlers() -> None:
+    ended: list[int] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if signal.getsignal(signal.SIGALRM) is times_up else 1)
+        ended.append(os.waitpid(child, 0)[1])
+
+    thread = threading.Thread(target=fork)
+    with signals_put_off():
+        thread.start()
+        thread.join()
+    assert ended == [0]
+    assert signal.getsignal(signal.SIGALRM) is times_up

@@ -23,7 +23,6 @@ from rankmem_agent.hooks.recorder import Recorder
 from rankmem_agent.privacy import Privacy
 from rankmem_agent.signals import signals_put_off
 from rankmem_agent.spool.layout import DeviceType
-from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.accelerators import CUDA, Accelerator
 from rankmem_agent.tap.library import CpuSees, Tap, What
 
@@ -111,6 +110,7 @@ class SnapshotAttachment:
 
     def open(self, spool_dir: Path) -> Recorder:
         """Creates the spool; the history is switched on after the device's initialisation."""
+        from rankmem_agent.spool.python_writer import PythonSpoolWriter
         from rankmem_agent.tap.snapshot_drain import SnapshotDrain, by_history
         from rankmem_agent.tap.snapshot_ring import TorchHistory
 
