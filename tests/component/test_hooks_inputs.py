@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 import weakref
@@ -31,6 +32,7 @@ from rankmem_agent.hooks.model_calls import (
     OptimizersMade,
 )
 from rankmem_agent.hooks.modules import Modules
+from rankmem_agent.hooks.plain_tensors import tag_tensors
 from rankmem_agent.hooks.steps import Steps
 from rankmem_agent.hooks.tracing import tracing_of
 from rankmem_agent.spool.layout import Kind
@@ -370,3 +372,41 @@ def test_a_failure_switches_this_part_off_and_nothing_else(
     traced.guard.failures = 0
     assert traced.calls.entered(model, (torch.ones(1, 2),), None) == 2
     assert traced.recorded.steps() == []
+
+
+class TooLong(Exception):
+    """What the program raises when its time is up."""
+
+
+class Slow:
+    """Asking it anything takes until then."""
+
+    def __getattr__(self, name: str) -> Any:
+        signal.raise_signal(signal.SIGALRM)
+        raise AttributeError(name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        signal.raise_signal(signal.SIGALRM)
+        return ()
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        pytest.param(lambda: inputs_of(Slow, (Slow(),), None), id="inputs"),
+        pytest.param(lambda: tag_tensors(Recorded(), Slow(), "kv_cache", ""), id="tag"),
+    ],
+)
+def test_what_a_signal_handler_raises_while_a_tensor_is_asked_is_the_programs(
+    asks: Callable[[], object],
+) -> None:
+    def times_up(*_: object) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, times_up)
+    try:
+        with pytest.raises(TooLong):
+            asks()
+    finally:
+        signal.signal(signal.SIGALRM, before)

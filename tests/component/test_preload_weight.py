@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 MODULES_MAX: Final = 80
-SOURCE_BYTES_MAX: Final = 452_000
+SOURCE_BYTES_MAX: Final = 445_000
 SCRIPT: Final = """
 import json, sys
 import torch

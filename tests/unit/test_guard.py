@@ -137,6 +137,22 @@ def hook(guard: PartGuard) -> None:
         guard.failed(error)
 
 
+def test_what_a_signal_handler_raises_while_standard_error_takes_no_line_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Blocked:
+        def write(self, text: str) -> None:
+            signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(sys, "stderr", Blocked())
+    before = signal.signal(signal.SIGALRM, Program().times_up)
+    try:
+        with pytest.raises(TooLong):
+            Guard(0).report("a line")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_an_error_of_ours_is_not_raised_whatever_handlers_there_are() -> None:
     guard = Guard(0).of("modules", lambda: None)
     before = signal.signal(signal.SIGALRM, any_way(Program().times_up))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,27 @@ def test_an_election_that_fails_harms_nobody_and_is_tried_again(
     elections.fails = True
     look_for(looker, clock, 100)
     assert 1 < len(elections.asked_s) < 10
+
+
+def test_what_a_signal_handler_raises_amid_a_look_is_the_programs(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class TooLong(OSError):
+        pass
+
+    def times_up(*_: object) -> None:
+        raise TooLong
+
+    def interrupted(session_dir: Path) -> list[Path]:
+        signal.raise_signal(signal.SIGALRM)
+        return []
+
+    monkeypatch.setattr(reelection.folder, "spools", interrupted)
+    look = Reelection(tmp_path, elect_shipper=Elections(clock)).look
+    clock.now_s += LOOK_EVERY_S
+    before = signal.signal(signal.SIGALRM, times_up)
+    try:
+        with pytest.raises(TooLong):
+            look()
+    finally:
+        signal.signal(signal.SIGALRM, before)

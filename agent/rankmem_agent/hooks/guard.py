@@ -112,8 +112,10 @@ class Guard:
         if os.getpid() != self._pid or stream is None:
             return
         line = " | ".join(part.strip() for part in text.splitlines() if part.strip())[:LINE_CHARS_MAX]
-        with contextlib.suppress(Exception):  # closed, its reader gone, or any object
+        try:
             _write(stream, f"rankmem: rank {self.rank}: {line}\n")
+        except Exception as error:  # noqa: BLE001  closed, its reader gone, or any object
+            raise_of_handler(error)
 
 
 def _write(stream: TextIO, line: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool.whole_file import write_whole
 
 NAME: Final = "steps.json"
@@ -68,7 +69,8 @@ def read(spool_dir: Path) -> list[StepFigure]:
     """The figures there are, the latest last; none before the first, or from a version that is not known."""
     try:
         data = (spool_dir / NAME).read_bytes()
-    except OSError:
+    except OSError as error:
+        raise_of_handler(error)
         return []
     found = json.loads(data) if data else {}
     if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
