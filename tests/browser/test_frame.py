@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser
 
@@ -55,6 +58,48 @@ def test_a_link_keeps_its_state_over_a_reload_and_back(page: OpenPage) -> None:
     page.settle()
     assert page.state("from") is None
     assert "Rank 1" in page.tab.inner_text("#curve-title")
+
+
+def test_a_page_that_was_opened_before_the_first_session_shows_it_by_itself(page: OpenPage) -> None:
+    listed = page.client.ask("sessions", limit=1)
+    none = pa.BufferOutputStream()
+    with pa.ipc.new_stream(none, listed.schema) as stream:
+        stream.write_table(listed.schema.empty_table())
+    body = none.getvalue().to_pybytes()
+    page.tab.route("**/api/v1/sessions?limit=1", lambda route: route.fulfill(body=body), times=1)
+    page.open()
+    assert "There is no session yet" in page.tab.inner_text("#view")
+    page.until("window.rankmem.drawn('heat')")
+    assert "no session" not in page.tab.inner_text("#view")
+
+
+def test_a_page_that_was_loaded_while_its_database_was_away_comes_back_by_itself(page: OpenPage) -> None:
+    refusal = {"code": "unavailable", "message": "no aggregator answers", "hint": "start one"}
+    away = json.dumps(refusal)
+    page.expected = ("503",)
+    page.tab.route("**/api/v1/s/*/job", lambda route: route.fulfill(status=503, body=away), times=1)
+    page.open()
+    assert "no aggregator answers" in page.tab.inner_text("#view")
+    page.until("window.rankmem.drawn('heat')")
+    assert "no aggregator" not in page.tab.inner_text("#view")
+
+
+@pytest.mark.parametrize("view", ["job", "steps"])
+def test_a_session_without_events_has_empty_panels_and_no_failed_ones(
+    browser: Browser, tmp_path: Path, view: str
+) -> None:
+    with empty_database(str(tmp_path / "none.duckdb")) as connection:
+        store_logs(connection, [RankLog(rank=rank, ended=SECOND) for rank in range(2)])
+    with served_page(tmp_path / "none.duckdb") as served, opened_page(browser, served) as page:
+        page.open(view=view)
+        assert "No rank" in page.tab.inner_text("#view")
+        assert page.tab.query_selector(".message.failed") is None
+
+
+def test_a_time_that_is_rounded_to_zero_has_no_minus(page: OpenPage) -> None:
+    page.open()
+    times = "import('/units.js').then(({time}) => [-1, -1500].map((ns) => time(ns)))"
+    assert page.tab.evaluate(f"() => {times}") == ["+0.000000 s", "\u22120.000002 s"]
 
 
 @pytest.mark.parametrize(

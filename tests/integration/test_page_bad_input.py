@@ -19,11 +19,13 @@ import pytest
 from constructed import SESSION, RankLog, empty_database, store_logs
 from page_questions import Question, questions
 from page_server import PageClient, Reply, served_page
+from rankmem_agent.spool.layout import DeviceType
 from rankmem_aggregator.page.answers import ROUTES
-from rankmem_aggregator.page.parameters import Declared, declared, read_parameters
+from rankmem_aggregator.page.parameters import DEVICE_TYPE, Declared, declared, read_parameters
 from rankmem_aggregator.page.routes import DatabaseRoute, SessionRoute
 from rankmem_aggregator.store.schema import ALL_TABLES
 from rankmem_protos.errors import Code, RankmemError
+from rankmem_ship.pairing.devices import device_name
 from repetitions import long_but_one_in
 
 MS = 1_000_000
@@ -122,6 +124,12 @@ def bounds_of(each: Declared) -> tuple[int, int] | None:
 def test_every_route_is_walked(whole: dict[str, Question]) -> None:
     assert set(whole) == set(names())
     assert len(whole) > 40
+
+
+@pytest.mark.parametrize("kind", DeviceType)
+def test_every_type_of_device_that_is_recorded_can_be_asked_about(kind: DeviceType) -> None:
+    recorded = device_name(kind << 8).partition(":")[0]
+    assert DEVICE_TYPE(recorded) == recorded
 
 
 @pytest.mark.parametrize("route", long_but_one_in(names(), 2))

@@ -537,6 +537,18 @@ def test_the_longest_range_and_a_type_without_events_have_answers(client: PageCl
     assert len(client.ask(f"s/{SESSION}/odd", from_=0, to=9, device_type="npu")) == 0
 
 
+def test_ranks_without_times_have_no_curve_together_which_is_no_refusal(tmp_path: Path) -> None:
+    logs = [RankLog(rank=rank, started=-BASE_NS, ended=-BASE_NS + 30) for rank in range(2)]
+    for log in logs:
+        log.alloc("block", 1 << 20, at=-BASE_NS + 10)
+    with empty_database(str(tmp_path / "untimed.duckdb")) as connection:
+        store_logs(connection, logs)
+    with served_page(tmp_path / "untimed.duckdb") as page:
+        answer = page.ask(f"s/{SESSION}/ranks_curve", from_=0, to=30, device_type="cpu")
+    assert answer.column_names == ["group", "time_ns", "bytes"]
+    assert answer.num_rows == 0
+
+
 def test_long_intervals_are_read_from_the_cells_of_memory_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import queue
 import shutil
 import signal
 import socket
@@ -25,7 +26,8 @@ from constructed import SESSION, RankLog, empty_database, store_logs
 from page_server import PageClient, served_page
 from rankmem_aggregator import connect
 from rankmem_aggregator.config import AggregatorConfig
-from rankmem_aggregator.page.pool import Pool, Ticket
+from rankmem_aggregator.page import pool as pool_module
+from rankmem_aggregator.page.pool import LONG_MAX, QUESTION_S, Pool, Ticket
 from rankmem_aggregator.page.serving import PageConfig, PageServer
 from rankmem_aggregator.query.local import LocalQueries
 from rankmem_aggregator.query.remote import RemoteQueries
@@ -249,6 +251,33 @@ def test_a_request_that_takes_too_long_is_ended_and_its_reader_serves_on(tmp_pat
     assert ended.value.code is Code.EXHAUSTED
     with pool.reader(Ticket()) as queries:
         assert queries.sql("SELECT 1 AS one").to_pylist() == [{"one": 1}]
+    pool.close()
+
+
+def test_a_long_question_waits_as_long_as_one_before_it_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "WAIT_S", 0.2)
+    path = stored(tmp_path / "a.duckdb")
+    pool = Pool(lambda: LocalQueries(path), size=4)
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def third() -> None:
+        try:
+            with pool.reader(Ticket(), limit_s=QUESTION_S + 20) as queries:
+                answers.put(queries.sql("SELECT 1 AS one").to_pylist())
+        except RankmemError as exc:
+            answers.put(exc)
+
+    with contextlib.ExitStack() as before:
+        for _ in range(LONG_MAX):
+            before.enter_context(pool.reader(Ticket(), limit_s=QUESTION_S + 20))
+        waiting = threading.Thread(target=third)
+        waiting.start()
+        with pytest.raises(queue.Empty):
+            answers.get(timeout=0.5)
+    assert answers.get(timeout=30) == [{"one": 1}]
+    waiting.join()
     pool.close()
 
 

@@ -104,7 +104,7 @@ SEQ: Final = integer(-NUMBER_MAX // 2, NUMBER_MAX // 2)
 """A position in a rank's log; negative for what is older than the recording."""
 DEVICE: Final = text(64)
 DEVICE_TYPE: Final = choice(
-    ("cuda", "npu", "xpu", "mps", "hpu", "gpu", "tpu", "mtia", "cpu", "pinned", "privateuseone")
+    ("cuda", "hip", "npu", "xpu", "mps", "hpu", "gpu", "tpu", "mtia", "cpu", "pinned", "privateuseone")
 )
 BYTES: Final = integer(0, NUMBER_MAX // 2)
 

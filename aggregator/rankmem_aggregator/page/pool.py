@@ -100,7 +100,7 @@ class Pool:
         if not self._places.acquire(blocking=False):
             raise busy()
         try:
-            with self._in_turn(limit_s), self._taken(ticket) as reader, _limited(ticket, limit_s):
+            with self._in_turn(ticket, limit_s), self._taken(ticket) as reader, _limited(ticket, limit_s):
                 ticket.hold(reader)
                 try:
                     if ticket.cancelled:
@@ -117,13 +117,17 @@ class Pool:
             self._places.release()
 
     @contextmanager
-    def _in_turn(self, limit_s: float) -> Iterator[None]:
-        """Long questions leave readers to the others."""
+    def _in_turn(self, ticket: Ticket, limit_s: float) -> Iterator[None]:
+        """Long questions leave readers to the others, and wait for each other as long as one may take."""
         if limit_s <= QUESTION_S:
             yield
             return
-        if not self._long.acquire(timeout=WAIT_S):
-            raise busy()
+        ends_s = time.monotonic() + limit_s
+        while not self._long.acquire(timeout=LOOK_S):
+            if ticket.cancelled:
+                raise _given_up(ticket)
+            if time.monotonic() > ends_s:
+                raise busy()
         try:
             yield
         finally:

@@ -23,12 +23,16 @@ from rankmem_aggregator.page.whole_session import first_device_type
 from rankmem_aggregator.query.timeline_facts import Timeline
 from rankmem_aggregator.query.types import CurveBy, Figure
 from rankmem_aggregator.sql import query_text
+from rankmem_protos.errors import Code, RankmemError
 
 BY: Final = ("job", "host", "rank", *COORDINATES)
 CURVES_MAX: Final = 64
 POINTS_MAX: Final = 4096
 LIMIT_S: Final = 30.0
 """A sum over many ranks sorts all of their events."""
+_NO_CURVES: Final = pa.schema(
+    {"group": pa.string(), "time_ns": pa.int64(), "bytes": pa.int64()}
+).empty_table()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +51,28 @@ class RanksCurveAsked:
 def ranks_curve(reading: Reading, asked: RanksCurveAsked) -> pa.Table:
     """Curve after curve, the highest first, each in order of time: group, time_ns, bytes.
 
+    Empty where no rank has events with times there: nothing can be added up.
+
     Facts: by, figure, by_second (read by the second: each rank at its highest of it), num_curves (before the
     highest were chosen), num_ranks, num_hosts; exact: every event is drawn.
     """
     check_range(asked.from_ns, asked.until_ns)
     device_type = asked.device_type or first_device_type(reading)
-    found = reading.queries.timeline(
-        reading.session.session_id,
-        by=cast(CurveBy, asked.by),
-        figure=cast(Figure, asked.figure),
-        rank="all",
-        device=device_type,
-        from_ns=reading.absolute(asked.from_ns),
-        until_ns=reading.absolute(asked.until_ns),
-        points=asked.points,
-    )
+    try:
+        found = reading.queries.timeline(
+            reading.session.session_id,
+            by=cast(CurveBy, asked.by),
+            figure=cast(Figure, asked.figure),
+            rank="all",
+            device=device_type,
+            from_ns=reading.absolute(asked.from_ns),
+            until_ns=reading.absolute(asked.until_ns),
+            points=asked.points,
+        )
+    except RankmemError as exc:
+        if exc.code is not Code.NOT_FOUND:
+            raise
+        return reading.answer(_NO_CURVES, exact=True, source="memory_event", by=asked.by, figure=asked.figure)
     facts = Timeline.of(found).facts
     reading.shown_as(
         as_sql(

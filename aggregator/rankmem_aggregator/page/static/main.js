@@ -21,6 +21,7 @@ import { FIRST, VIEWS } from "./views/index.js";
 
 const VERSION = "1"; // of links
 const REST_MS = 3000; // after the first view
+const AGAIN_MS = 3000; // where there was no session, or no answer
 const root = document.getElementById("view");
 let unmount = null;
 let loading = null;
@@ -44,7 +45,9 @@ async function show() {
     const module = load(view); // while the session is asked for
     module.catch(() => {}); // it is awaited below
     if (view.needsJob && (await session.load(mine.signal)) === null) {
+      drawHead();
       root.append(el("p", { class: "message" }, "There is no session yet. Record one: rankmem run --db FILE -- COMMAND"));
+      lookAgain(mine);
       return;
     }
     const { mount } = await module;
@@ -57,9 +60,20 @@ async function show() {
     if (error.name === "AbortError") return;
     drawHead();
     fail(error);
+    if (error.code === "unavailable") lookAgain(mine);
   } finally {
     if (loading === mine) document.body.dataset.ready = "true";
   }
+}
+
+// Shows the view once there is a session, or its server is back.
+function lookAgain(mine) {
+  setTimeout(async () => {
+    const found = await api.ask("sessions", { limit: 1 }, mine.signal).then((answer) => answer.length > 0, () => false);
+    if (loading !== mine) return;
+    if (found) show();
+    else lookAgain(mine);
+  }, AGAIN_MS);
 }
 
 // The module of a view. A browser may remember that it did not get one.

@@ -83,6 +83,8 @@ export function limits() {
   return [loaded.first, loaded.last];
 }
 
+export const NO_EVENTS = "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+
 // The row of the rank that is chosen: by the state, else the one that stood highest.
 export function chosen() {
   const [rank, attempt, device] = [state.num("rank"), state.num("attempt"), state.get("device")];

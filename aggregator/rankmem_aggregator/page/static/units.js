@@ -49,11 +49,11 @@ export function counted(value, noun) {
 export function time(ns, step = 1000) {
   if (ns === null || ns === undefined) return NOTHING;
   if (style === "mindstudio") return `${(ns / 1e6).toFixed(3)} ms`;
-  const sign = ns < 0 ? "−" : "+";
   const digits = Math.max(0, Math.min(9, Math.ceil(9 - Math.log10(Math.max(step, 1)))));
+  const unit = 10 ** (9 - digits);
+  const sign = Math.round(ns / unit) < 0 ? "−" : "+";
   const s = Math.abs(ns) / 1e9;
   if (s < 120) return `${sign}${s.toFixed(digits)} s`;
-  const unit = 10 ** (9 - digits);
   const whole = Math.round(Math.abs(ns) / unit) * unit; // rounded before it is split: never 60 s
   const minutes = Math.floor(whole / 60e9);
   const rest = ((whole - 60e9 * minutes) / 1e9).toFixed(digits).padStart(digits ? 3 + digits : 2, "0");

@@ -40,7 +40,7 @@ export function blocksPanel(root) {
     asks: () => {
       panel.reads = new Set(["s", ...READS, ...lives.reads()]);
       const meant = lives.parameters();
-      if (!meant) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      if (!meant) return session.NO_EVENTS;
       const fits = { ...meant, ...ranges(), q: state.get("q"), pick: picksBut("block") };
       const page = { sort: state.get("sort") ?? SORT, limit: state.get("rows") ?? SIZE, after: starts.at(-1) };
       return [[session.of("blocks"), { ...fits, ...page }], [session.of("blocks/total"), fits]];

@@ -72,7 +72,7 @@ class RankCurve {
 
   asks() {
     const chosen = session.chosenParameters();
-    if (!chosen) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+    if (!chosen) return session.NO_EVENTS;
     const [from, to] = session.drawnRange();
     this.chooser.value = series.grouping();
     const within = { ...chosen, from, to, px: this.columns(to - from + 1) };

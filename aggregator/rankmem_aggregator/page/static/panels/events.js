@@ -49,7 +49,7 @@ export function eventsPanel(root) {
     reads: ["rank", "attempt", "device", "seq", KEY],
     asks: () => {
       const chosen = session.chosenParameters();
-      if (!chosen) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      if (!chosen) return session.NO_EVENTS;
       const seq = state.num("seq") ?? session.chosen().peak_seq;
       return [[session.of("events"), { ...chosen, seq, count: COUNT, actions: state.get(KEY) }]];
     },

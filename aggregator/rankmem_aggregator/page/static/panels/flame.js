@@ -39,7 +39,7 @@ export function flamePanel(root, { asksWhich = false } = {}) {
     asks: () => {
       panel.reads = new Set(["s", ...lives.reads(), "tree"]);
       const meant = lives.parameters();
-      if (!meant) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      if (!meant) return session.NO_EVENTS;
       others = pickOfOthers();
       return [[session.of("flame"), { ...meant, ...treeParameters(), pick: others }]];
     },

@@ -47,7 +47,7 @@ export function inefficientPanel(root) {
     reads: ["rank", "attempt", "device", "from", "to", "vain", "least"],
     asks: () => {
       const chosen = session.chosenParameters();
-      if (!chosen) return "No rank of this session has events. Record one: rankmem run --db FILE -- COMMAND";
+      if (!chosen) return session.NO_EVENTS;
       const [from, to] = session.range();
       others = picksBut("block");
       return [[session.of("inefficient"), { ...chosen, kind: kind(), from, to, least_ns: state.num("least"), pick: others }]];

@@ -118,8 +118,9 @@ export function peakRanksPanel(root) {
       const rows = barsOf(of, held.rows(), shares.rows(), colour);
       panel.drawn = { of, by: blocksBy(), rows };
       panel.title(of === "rank" ? "What each rank held then" : of === "job" ? "What all ranks held then" : `What each ${of === "host" ? of : `${of} group`} held then`);
-      plot.of = of === "rank" || of === "host" ? `${of}s` : `${of} groups`;
-      panel.note(`${of === "job" ? "" : `${units.count(rows.length)} ${plot.of}, `}by ${blocksBy()}; the tick: if its ranks had peaked at once`);
+      const bar = of === "rank" || of === "host" ? of : `${of} group`;
+      plot.of = `${bar}s`;
+      panel.note(`${of === "job" ? "" : `${units.counted(rows.length, bar)}, `}by ${blocksBy()}; the tick: if its ranks had peaked at once`);
       ranks.value = of;
       blocks.value = blocksBy();
       refill(legend, ...names.map((name) => entry(name, colour.get(name))));

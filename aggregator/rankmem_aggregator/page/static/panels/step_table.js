@@ -37,7 +37,7 @@ export function stepsTablePanel(root) {
     id: "steps-table",
     title: "Steps",
     reads: ["rank", "attempt", "type"],
-    asks: () => [[session.of("steps"), { rank: state.num("rank"), attempt: state.num("attempt"), device_type: state.get("type"), limit: ROWS_MOST }]],
+    asks: () => (session.chosen() ? [[session.of("steps"), { rank: state.num("rank"), attempt: state.num("attempt"), device_type: state.get("type"), limit: ROWS_MOST }]] : session.NO_EVENTS),
     empty: NO_STEPS,
     show: (answer) => {
       const { rank, num_rows: all } = answer.facts;

@@ -103,7 +103,7 @@ export function stepsKeptPanel(root) {
     id: "steps-kept",
     title: "What stays from step to step",
     reads: ["rank", "attempt", "device", "type", "by", "keep", "pick"],
-    asks: () => [[session.of("step_kept"), { ...ofRank(), device_type: state.get("type"), by: by(), keep: keep() }]],
+    asks: () => (session.chosen() ? [[session.of("step_kept"), { ...ofRank(), device_type: state.get("type"), by: by(), keep: keep() }]] : session.NO_EVENTS),
     show: (answer) => {
       const { facts } = answer;
       const rows = answer.rows();
