@@ -21,7 +21,6 @@ import { FIRST, VIEWS } from "./views/index.js";
 
 const VERSION = "1"; // of links
 const REST_MS = 3000; // after the first view
-const AGAIN_MS = 3000; // where there was no session, or no answer
 const root = document.getElementById("view");
 let unmount = null;
 let loading = null;
@@ -66,14 +65,12 @@ async function show() {
   }
 }
 
-// Shows the view once there is a session, or its server is back.
+// Once there is a session, shows it.
 function lookAgain(mine) {
   setTimeout(async () => {
-    const found = await api.ask("sessions", { limit: 1 }, mine.signal).then((answer) => answer.length > 0, () => false);
-    if (loading !== mine) return;
-    if (found) show();
-    else lookAgain(mine);
-  }, AGAIN_MS);
+    const found = await api.ask("sessions", { limit: 1 }, mine.signal).catch(() => []);
+    if (loading === mine) (found.length ? show : lookAgain)(mine);
+  }, REST_MS);
 }
 
 // The module of a view. A browser may remember that it did not get one.
