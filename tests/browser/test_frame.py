@@ -298,6 +298,21 @@ def test_links_of_the_tiles_lead_on_from_what_is_shown(page: OpenPage) -> None:
     assert ["operator", "2"] in links
 
 
+def test_tiles_say_which_ranks_are_not_in_the_sum(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "job.duckdb"
+    logs = [RankLog(rank=rank, ended=SECOND, coordinates={"world_size": 4}) for rank in range(3)]
+    for log in logs:
+        log.alloc("b", 1 << 20, at=1)
+    with empty_database(str(path)) as connection:
+        store_logs(connection, logs)
+        connection.execute("UPDATE session SET world_size = 4")
+    with served_page(path) as served, opened_page(browser, served) as page:
+        page.open(view="job")
+        tiles = page.tab.locator("#view .tile").all_inner_texts()
+    assert "sum of peaks\n≥ 3.00 MiB" in tiles
+    assert "ranks on 1 host\n3 of 4" in tiles
+
+
 def test_a_panel_fails_alone_and_asks_again(page: OpenPage) -> None:
     page.expected = ("503",)
     told = {"code": "unavailable", "message": "the aggregator is gone", "hint": "start it again"}

@@ -30,14 +30,16 @@ function fill(line, signal) {
   const before = line.children[HEADROOM]?.lastChild.textContent ?? "…";
   const figure = (name, text, changes) => tile(name, text, null, changes);
   const headroom = figure("least headroom", before, { mode: "headroom" });
-  const { complete, events, num_hosts: hosts } = facts.session;
+  const { complete, events, num_hosts: hosts, world_size: announced } = facts.session;
+  const recorded = new Set(ranks.map((row) => row.rank)).size;
+  const sum = sumOfPeaks(ranks);
   refill(
     line,
     figure("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
     figure("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
-    figure("sum of peaks", units.bytes(sumOfPeaks(ranks)), { view: "peak" }),
+    figure("sum of peaks", `${complete || sum === null ? "" : "≥ "}${units.bytes(sum)}`, { view: "peak" }),
     headroom,
-    figure(`ranks on ${units.counted(hosts, "host")}`, units.count(new Set(ranks.map((row) => row.rank)).size), { order: "host" }),
+    figure(`ranks on ${units.counted(hosts, "host")}`, `${units.count(recorded)}${announced > recorded ? ` of ${units.count(announced)}` : ""}`, { order: "host" }),
     figure("events", units.count(events), gone),
     figure("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
   );
