@@ -346,6 +346,23 @@ def test_a_failed_commit_leaves_nothing_and_a_close_gives_up_without_an_acknowle
     assert desk.writer.progress.stored(spool_of(source)) == -1
 
 
+def test_a_close_amid_summaries_leaves_no_batch(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = threading.Event()
+
+    def advance() -> bool:
+        if desk.outcomes:
+            began.set()
+        return bool(desk.outcomes)  # there is always another pass
+
+    monkeypatch.setattr(desk.writer._summaries, "advance", advance)
+    source = RankSource()
+    desk.submit(source, source.batch(50))
+    desk.writer.start()
+    assert began.wait(TIMEOUT_S)
+    assert desk.writer.close(0.1) is True
+    assert desk.count("memory_event") > 0
+
+
 def test_any_other_failure_of_the_database_ends_the_writer_and_tells_the_service(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ class BatchWriter:
         self._config = config
         self._died = died
         self._abandoned = threading.Event()
+        self._was_cut_short = False
         self._warned_at_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="rankmem-writer", daemon=True)
 
@@ -117,24 +118,25 @@ class BatchWriter:
         """Wakes the writer if there is work without a batch. Once a second; any thread."""
 
     def close(self, timeout_s: float) -> bool:
-        """Commits what is queued and ends the thread; False if time ran out and the rest was abandoned."""
+        """Commits what is queued and ends the thread; False if time ran out and batches were abandoned."""
         self.queue.close()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        in_time = not self._thread.is_alive()
         self._abandoned.set()
-        for submission in self.queue.abandon():
+        left = self.queue.abandon()
+        for submission in left:
             submission.done(refused(submission, closing()))
         if self._thread.is_alive():
             self._thread.join()  # one group at most: a running commit cannot be left
-        return in_time
+        return not left and not self._was_cut_short
 
     def _run(self) -> None:
         try:
             self._work()
         except BaseException as exc:  # noqa: BLE001  a dead writer stops the whole service
             if self._abandoned.is_set():
-                return  # close() ran out of time: what is left is in the shippers' spools
+                self._was_cut_short = True  # close() ran out of time: what is left is in the shippers' spools
+                return
             logger.error("the writer stopped: %s", exc)
             self.queue.close()
             self._died(exc)
