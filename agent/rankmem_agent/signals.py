@@ -9,6 +9,7 @@ would cost too much: there it is told from a failure of ours, and raised. Standa
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal.getsignal makes enums: 80 us of all signals, not 6
+import _thread
 import ctypes
 import os
 import signal
@@ -22,8 +23,7 @@ from typing import Any, Final
 
 _SIGACTION_BYTES: Final = 256
 """More than ``struct sigaction`` has."""
-_sigaction: Final = ctypes.CDLL(None).sigaction
-"""Restores what Python does not know: the flags of ``signal.siginterrupt()``, a handler of a C library."""
+_sigaction: Final = ctypes.PyDLL(None).sigaction  # CDLL would let another thread have the GIL, for 5 ms
 _restored: ExitStack | None = None
 """While signals are put off: gives the program's handlers back."""
 
@@ -35,33 +35,41 @@ def signals_put_off() -> Iterator[None]:
     Nothing changes in another thread, which gets no signals, and for signals without a handler in Python.
     """
     global _restored
-    if _restored is not None or threading.current_thread() is not threading.main_thread():
+    if _restored is not None or _thread.get_ident() != threading.main_thread().ident:
         yield
         return
     got: list[int] = []
-    handlers: dict[int, Any] = {}
 
     def keep(number: int, frame: FrameType | None) -> None:
         got.append(number)
 
     try:
         with ExitStack() as restored:
-            for number in (signal.SIGINT, *range(1, signal.NSIG)):
-                handler = _signal.getsignal(number)
-                if callable(handler) and number not in handlers:
-                    handlers[number] = handler
-                    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
-                    _sigaction(number, None, action)
-                    restored.callback(_sigaction, number, action, None)
-                    restored.callback(signal.signal, number, handler)  # called first
-                    signal.signal(number, keep)
+            try:
+                for number in (signal.SIGINT, *range(1, signal.NSIG)):
+                    handler = _signal.getsignal(number)
+                    if callable(handler) and handler is not keep:
+                        restored.callback(_replace, number, keep, handler)
+                        _replace(number, handler, keep)
+            except ValueError as error:  # of signal(): this thread gets no signals, whatever threading says
+                raise_of_handler(error)
             _restored = restored
             try:
                 yield
             finally:
                 _restored = None
     finally:
-        _hand_over([(number, handlers[number]) for number in got])
+        _hand_over(got)
+
+
+def _replace(number: int, handler: Any, by: Any) -> None:
+    """Replaces Python's handler, unless there is another one by now, and nothing below it: the flags of
+    ``signal.siginterrupt()``, a handler of a C library or of faulthandler."""
+    if _signal.getsignal(number) is handler:
+        action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+        _sigaction(number, None, action)
+        _signal.signal(number, by)
+        _sigaction(number, action, None)
 
 
 def _forked() -> None:
@@ -75,13 +83,17 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _hand_over(kept: list[tuple[int, Any]]) -> None:
-    """Calls each handler, whatever another raises; raises the last. Not by raising the signals anew: the
-    wakeup descriptor has told asyncio's loop of them."""
+def _hand_over(kept: list[int]) -> None:
+    """Has each signal handled, as it is by now, whatever another handler raises; raises the last. Not by
+    raising all anew: the wakeup descriptor has told asyncio's loop of them."""
     raised = None
-    for number, handler in kept:
+    for number in kept:
+        handler = _signal.getsignal(number)
         try:
-            handler(number, sys._getframe())
+            if callable(handler):
+                handler(number, sys._getframe())
+            else:  # an earlier one has reset it: the second Ctrl-C kills
+                signal.raise_signal(number)
         except BaseException as error:  # noqa: BLE001  it is raised below
             raised = error
     try:

@@ -3,14 +3,17 @@ comes at its first instruction; nothing is shown."""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import ctypes
+import faulthandler
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +168,116 @@ def test_a_child_that_another_thread_forks_meanwhile_has_the_programs_handlers()
         thread.join()
     assert ended == [0]
     assert signal.getsignal(signal.SIGALRM) is times_up
+
+
+@pytest.mark.usefixtures("handled")
+def test_what_a_c_library_has_put_below_the_programs_handler_has_its_signals_at_once(tmp_path: Path) -> None:
+    with open(tmp_path / "stacks", "w+") as file:
+        faulthandler.register(signal.SIGALRM, file, all_threads=False)
+        try:
+            with signals_put_off():
+                signal.raise_signal(signal.SIGALRM)
+        finally:
+            faulthandler.unregister(signal.SIGALRM)
+        file.seek(0)
+        assert file.read().startswith("Stack")
+
+
+@pytest.mark.usefixtures("handled")
+def test_the_flags_of_siginterrupt_hold_meanwhile() -> None:
+    flags = flags_of(signal.SIGALRM)
+    with signals_put_off():
+        assert flags_of(signal.SIGALRM) == flags
+
+
+@pytest.mark.usefixtures("handled")
+def test_a_handler_that_the_program_sets_meanwhile_remains() -> None:
+    heard = []
+    with signals_put_off():  # a finalizer of its own may run here
+        signal.signal(signal.SIGALRM, lambda *_: heard.append(True))
+    signal.raise_signal(signal.SIGALRM)
+    assert heard == [True]
+
+
+def test_a_handler_that_is_for_one_signal_has_one() -> None:
+    """The first Ctrl-C ends the work in order, the second is somebody else's."""
+    heard = []
+
+    def first(*_: object) -> None:
+        heard.append("first")
+        signal.signal(signal.SIGUSR1, lambda *_: heard.append("second"))
+
+    before = signal.signal(signal.SIGUSR1, first)
+    try:
+        with signals_put_off():
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == ["first", "second"]
+
+
+def test_a_handler_that_resets_itself_leaves_the_second_signal_to_the_system() -> None:
+    script = """
+import signal
+from rankmem_agent.signals import signals_put_off
+signal.signal(signal.SIGUSR1, lambda *_: signal.signal(signal.SIGUSR1, signal.SIG_DFL))
+with signals_put_off():
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGUSR1
+
+
+@pytest.mark.usefixtures("handled")
+def test_no_other_thread_is_let_run_before_our_work() -> None:
+    """One that computes would keep the GIL for 5 ms, each time."""
+    may_run, ran = threading.Lock(), []
+    may_run.acquire()
+    thread = threading.Thread(target=lambda: may_run.acquire() and ran.append(True))
+    thread.start()
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(5.0)
+        may_run.release()
+        for _ in range(200):
+            with signals_put_off():
+                pass
+        assert ran == []
+    finally:
+        sys.setswitchinterval(before)
+        thread.join()
+
+
+def test_a_thread_of_torchs_is_not_made_one_of_pythons() -> None:
+    entered = threading.Event()
+
+    def work() -> None:
+        with signals_put_off():
+            entered.set()
+
+    before = threading.enumerate()
+    _thread.start_new_thread(work, ())
+    assert entered.wait(60)
+    assert threading.enumerate() == before
+
+
+def test_where_threading_takes_another_thread_for_the_main_one_nothing_is_put_off() -> None:
+    """A program that embeds Python and imports threading in a thread of its own."""
+    script = """
+import _thread, sys
+assert "threading" not in sys.modules
+over = _thread.allocate_lock()
+over.acquire()
+def work():
+    try:
+        from rankmem_agent.signals import signals_put_off
+        with signals_put_off():
+            print("worked")
+    finally:
+        over.release()
+_thread.start_new_thread(work, ())
+over.acquire()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "worked\n", done.stderr
