@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules import module as torch_module
 
 from hook_recorder import Recorded
-from rankmem_agent.hooks import model_calls
+from rankmem_agent.hooks import model_calls, weights
 from rankmem_agent.hooks.guard import Guard
 from rankmem_agent.hooks.inputs import LOOKED_AT_MAX, TENSORS_MAX, inputs_of
 from rankmem_agent.hooks.model_calls import (
@@ -34,6 +34,7 @@ from rankmem_agent.hooks.model_calls import (
 from rankmem_agent.hooks.modules import Modules
 from rankmem_agent.hooks.plain_tensors import tag_tensors
 from rankmem_agent.hooks.steps import Steps
+from rankmem_agent.hooks.tags import address_of, addresses_of, device_of, size_of, wants_gradient
 from rankmem_agent.hooks.tracing import tracing_of
 from rankmem_agent.spool.layout import Kind
 
@@ -396,6 +397,12 @@ class Slow:
     [
         pytest.param(lambda: inputs_of(Slow, (Slow(),), None), id="inputs"),
         pytest.param(lambda: tag_tensors(Recorded(), Slow(), "kv_cache", ""), id="tag"),
+        pytest.param(lambda: device_of(Slow()), id="device"),
+        pytest.param(lambda: address_of(Slow()), id="address"),
+        pytest.param(lambda: addresses_of([Slow()]), id="addresses"),
+        pytest.param(lambda: size_of(Slow()), id="size"),
+        pytest.param(lambda: wants_gradient(Slow()), id="wants gradient"),
+        pytest.param(lambda: weights._grad_size(Slow()), id="gradient"),
     ],
 )
 def test_what_a_signal_handler_raises_while_a_tensor_is_asked_is_the_programs(

@@ -25,6 +25,7 @@ from rankmem_agent.hooks.by_identity import ByIdentity
 from rankmem_agent.hooks.guard import Guard, unseen_by_modes
 from rankmem_agent.hooks.module_names import children, own_buffer, parameters, tree
 from rankmem_agent.hooks.recorder import Recorder, Removable
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool.layout import FROZEN, Category, DeviceType, Kind
 
 NESTING_MAX: Final = 3
@@ -196,7 +197,8 @@ def device_of(tensor: Any) -> Device | None:
         device = tensor.device
         kind = _DEVICES.get(device.type)
         return None if kind is None else (int(kind), device.index or 0)
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return None
 
 
@@ -208,7 +210,8 @@ def address_of(tensor: Any) -> int:
         own = tensor if local is None else local
         address = int(own.data_ptr())
         return address if address != own.storage_offset() * own.element_size() else 0
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return 0
 
 
@@ -218,7 +221,8 @@ def size_of(tensor: Any) -> int:
         local = getattr(tensor, "_local_tensor", None)
         own = tensor if local is None else local
         return int(own.numel() * own.element_size())
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return 0
 
 
@@ -226,7 +230,8 @@ def _version_of(tensor: Any) -> int:
     """How often it has been written to; 0 where not counted, as within ``torch.inference_mode``."""
     try:
         return int(tensor._version)
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return 0
 
 
@@ -234,7 +239,8 @@ def wants_gradient(tensor: Any) -> bool:
     """Whether it requires a gradient; no where not known."""
     try:
         return bool(tensor.requires_grad)
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return False
 
 
@@ -242,7 +248,8 @@ def addresses_of(parameters: list[Any]) -> array[int]:
     """The address of each; the frequent case without a call of ours for each."""
     try:
         addresses = array("Q", [parameter.data_ptr() for parameter in parameters])
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return array("Q", map(address_of, parameters))
     return addresses if min(addresses, default=0) >= _HIGH else array("Q", map(address_of, parameters))
 
@@ -252,7 +259,8 @@ def gradients_of(parameters: list[Any]) -> array[int]:
     gradients = [parameter.grad for parameter in parameters]
     try:
         addresses = [0 if each is None else each.data_ptr() for each in gradients]
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         addresses = [0] * len(gradients)
     both = zip(addresses, gradients, strict=True)
     return array("Q", [at if at >= _HIGH or each is None else address_of(each) for at, each in both])

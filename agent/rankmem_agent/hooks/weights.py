@@ -31,6 +31,7 @@ from rankmem_agent.hooks.guard import Guard, unseen_by_listeners, unseen_by_mode
 from rankmem_agent.hooks.module_names import ModuleNames, own_parameter, own_parameters, tree
 from rankmem_agent.hooks.recorder import Recorder, Removable
 from rankmem_agent.hooks.tags import UNREADABLE, device_of, size_of, wants_gradient
+from rankmem_agent.signals import raise_of_handler
 from rankmem_agent.spool.layout import Kind
 
 STEPS_LOOKED_AT: Final = 4
@@ -169,7 +170,8 @@ class Weights:
                 place, offset, size_bytes = _place(own), own.storage_offset(), size_of(own)
                 shape = getattr(parameter, "ds_shape", parameter.shape)  # ZeRO-3 empties what it does not use
                 facts = {"dtype": str(parameter.dtype).removeprefix("torch."), "shape": list(shape)}
-            except UNREADABLE:
+            except UNREADABLE as error:
+                raise_of_handler(error)
                 place = None
             if place is None:
                 is_incomplete = True
@@ -260,7 +262,8 @@ def _is_elsewhere(weight: _Weight) -> bool:
         return True
     try:
         return _place(_kept(parameter)) != weight.place
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return True
 
 
@@ -276,5 +279,6 @@ def _grad_size(parameter: Any) -> int:
             with unseen_by_listeners():
                 return size_of(gradient._indices()) + size_of(gradient._values())
         return size_of(gradient)
-    except UNREADABLE:
+    except UNREADABLE as error:
+        raise_of_handler(error)
         return 0
