@@ -148,6 +148,26 @@ tap.close()
     assert (recording.returncode, recording.stdout, recording.stderr) == (0, "interrupted [1]\n", "")
 
 
+def test_what_is_raised_at_the_first_instruction_of_the_call_back_is_the_programs_too(tmp_path: Path) -> None:
+    script = """
+import sys, time
+def interrupt(*_):
+    raise TimeoutError
+tap.enable(What.CPU_EVENTS)
+kept = torch.ones(3)
+tap.when_busy(lambda: print("called"), after_s=0.0, records=1)
+sys.settrace(interrupt)  # at the first function that is entered, as a signal's handler may
+try:
+    for _ in range(6000):
+        time.sleep(0.01)
+except TimeoutError:
+    print("interrupted")
+tap.close()
+"""
+    recording = record_process(script, tmp_path)
+    assert (recording.returncode, recording.stdout, recording.stderr) == (0, "interrupted\n", "")
+
+
 def test_a_killed_process_leaves_every_record_up_to_the_kill(tmp_path: Path) -> None:
     script = """
 import signal

@@ -101,12 +101,11 @@ class CpuSees(enum.IntFlag):
 
 
 _U8, _U32, _U64, _INT = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int
-_BUSY: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)
 _PROVISIONAL: Final = 1  # rkm_open's flags
 _SIGNATURES: Final[dict[str, tuple[type | None, tuple[type, ...]]]] = {
     "rkm_open": (_INT, (ctypes.c_char_p, _U64, _U32)),
     "rkm_publish": (_INT, (ctypes.c_char_p,)),
-    "rkm_when_busy": (None, (_BUSY, _U64, _U64)),
+    "rkm_when_busy": (None, (ctypes.py_object, _U64, _U64)),
     "rkm_attach_cpu": (_INT, ()),
     "rkm_attach_cuda": (_INT, ()),
     "rkm_leave_cpu": (None, (_U32,)),
@@ -235,15 +234,7 @@ class Tap:
             after_s: seconds from now at least ...
             records: ... and so many in the spool; or half of the provisional budget is used.
         """
-
-        def call(_: object) -> BaseException | None:
-            try:
-                callback()
-            except BaseException as error:  # noqa: BLE001  ctypes would print it; the tap raises it
-                return error
-            return None
-
-        self._busy = _BUSY(call)  # kept: the native thread has its address
+        self._busy = callback  # kept: the native thread has its address
         self._library.rkm_when_busy(self._busy, int(after_s * 1e9), records)
 
     def attach_cpu(self) -> None:

@@ -184,30 +184,27 @@ bool prepare_segment(Keeper& state, uint64_t number) {
 
 // Whom to call when a process has recorded for a while without being published; see call_when_busy.
 struct Busy {
-  std::atomic<void* (*)(void*)> callback{nullptr};
+  std::atomic<void*> callback{nullptr};  // a Python object
   uint64_t opened_ns = 0;
   uint64_t after_ns = 0;
   uint64_t records = 0;
 };
 Busy busy;
 
-// On the main thread, under the GIL. What it returns, unless None, a signal's handler of the program raised: it is
-// raised where that thread goes on.
+// On the main thread, under the GIL. What the callback raises is raised where that thread goes on. Not through ctypes,
+// which prints what it raises and returns whatever lay on the stack.
 int run_busy(void* callback) {
-  void* raised = reinterpret_cast<void* (*)(void*)>(callback)(nullptr);
-  auto* type_of = reinterpret_cast<void* (*)(void*)>(dlsym(RTLD_DEFAULT, "PyObject_Type"));
-  auto* set = reinterpret_cast<void (*)(void*, void*)>(dlsym(RTLD_DEFAULT, "PyErr_SetObject"));
+  auto* call = reinterpret_cast<void* (*)(void*)>(dlsym(RTLD_DEFAULT, "PyObject_CallNoArgs"));
   auto* let_go = reinterpret_cast<void (*)(void*)>(dlsym(RTLD_DEFAULT, "Py_DecRef"));
-  if (raised == nullptr || raised == dlsym(RTLD_DEFAULT, "_Py_NoneStruct") || !type_of || !set || !let_go) return 0;
-  void* type = type_of(raised);
-  set(type, raised);
-  let_go(type);
-  let_go(raised);
-  return -1;
+  if (call == nullptr || let_go == nullptr) return 0;
+  void* result = call(callback);
+  if (result == nullptr) return -1;
+  let_go(result);
+  return 0;
 }
 
 void call_if_busy(Keeper& state) noexcept {
-  auto* callback = busy.callback.load(std::memory_order_acquire);
+  void* callback = busy.callback.load(std::memory_order_acquire);
   if (callback == nullptr) return;
   const uint64_t next_seq = __atomic_load_n(&spool.control->next_seq, __ATOMIC_RELAXED);
   const bool half_full = next_seq / RKM_RECORDS_PER_SEGMENT >= state.segments_max / 2;
@@ -216,7 +213,7 @@ void call_if_busy(Keeper& state) noexcept {
   if (!half_full && !for_long) return;
   // Needs neither the GIL nor a Python thread: the main thread calls it between two of its instructions.
   static auto* add = reinterpret_cast<int (*)(int (*)(void*), void*)>(dlsym(RTLD_DEFAULT, "Py_AddPendingCall"));
-  if (add == nullptr || add(run_busy, reinterpret_cast<void*>(callback)) == 0) busy.callback.store(nullptr);
+  if (add == nullptr || add(run_busy, callback) == 0) busy.callback.store(nullptr);
 }
 
 // Prepares what writers will need next: from the segment in use on. After lost ones it goes on with the next
@@ -472,7 +469,7 @@ int publish_spool(const char* folder) noexcept try {
   return -ENOMEM;
 }
 
-void call_when_busy(void* (*callback)(void*), uint64_t after_ns, uint64_t records) noexcept {
+void call_when_busy(void* callback, uint64_t after_ns, uint64_t records) noexcept {
   busy.opened_ns = monotonic_ns();
   busy.after_ns = after_ns;
   busy.records = records;

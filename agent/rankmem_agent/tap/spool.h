@@ -51,7 +51,7 @@ int open_spool(const char* folder, uint64_t budget_bytes, bool is_provisional) n
 int publish_spool(const char* folder) noexcept;
 // Has Python's main thread call `callback` once, when `after_ns` have passed and there are so many records, or half
 // of the provisional budget is used; not after publish_spool.
-void call_when_busy(void* (*callback)(void*), uint64_t after_ns, uint64_t records) noexcept;
+void call_when_busy(void* callback, uint64_t after_ns, uint64_t records) noexcept;
 // Stops the native thread and writes END; state ENDED. Mappings stay.
 int close_spool() noexcept;
 // Between open_spool and close_spool, and not in a forked child.

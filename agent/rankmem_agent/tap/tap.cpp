@@ -56,7 +56,7 @@ RKM_EXPORT int rkm_open(const char* folder, uint64_t budget_bytes, uint32_t flag
 
 RKM_EXPORT int rkm_publish(const char* folder) { return folder == nullptr ? -EINVAL : publish_spool(folder); }
 
-RKM_EXPORT void rkm_when_busy(void* (*callback)(void*), uint64_t after_ns, uint64_t records) {
+RKM_EXPORT void rkm_when_busy(void* callback, uint64_t after_ns, uint64_t records) {
   if (spool_is_open()) call_when_busy(callback, after_ns, records);
 }
 
