@@ -9,11 +9,12 @@ import pytest
 from playwright.sync_api import Browser
 
 from compared_jobs import BASE, HEAD
-from constructed import empty_database
+from constructed import SESSION, empty_database
 from insights_page import JOBS
 from page_browser import OpenPage, opened_page
 from page_server import served_page
 from rankmem_aggregator import connect
+from rankmem_aggregator.query.next_commands import GivenOptions
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_findings_are_asked_for_and_lead_to_the_view_that_shows_them(
     opened.tab.click("#findings button:has-text('diagnose')")
     opened.settle()
     with connect(tmp_path / "job.duckdb") as queries:
-        found = queries.diagnose()
+        found = queries.diagnose().asked_with(GivenOptions(session=SESSION))
     assert opened.tab.inner_text("#findings .said") == "3 findings."
     for note in found.notes[3:]:
         assert note in opened.tab.inner_text("#findings .notes")

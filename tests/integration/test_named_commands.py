@@ -6,9 +6,11 @@ beginning of its id. A verb that is new is walked as soon as the command line ha
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -64,25 +66,34 @@ def store_newest(connection: duckdb.DuckDBPyConnection) -> None:
     store_logs(connection, [log])
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all of these commands run: a shell's directory."""
+    path = tmp_path_factory.mktemp("shell")
+    (path / FOLDER).mkdir()
+    return path
+
+
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
-    """Makes the database of a job below a folder to which the shell has changed."""
+def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Makes the database of a job below the directory to which the shell has changed."""
     for name in ("RANKMEM_DB", "RANKMEM_AGGREGATOR", "RANKMEM_LAKE", "RANKMEM_ENGINE"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / FOLDER).mkdir()
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
 
     def make(job: str) -> str:
         path = f"{FOLDER}/{job}.duckdb"
-        with empty_database(path) as connection:
-            JOBS[job](connection)
-            store_newest(connection)
+        if not Path(path).exists():
+            with empty_database(path) as connection:
+                JOBS[job](connection)
+                store_newest(connection)
         return path
 
     return make
 
 
-def run(words: list[str]) -> tuple[int, str]:
+@functools.cache  # several tests come to the same question about the same file
+def run(*words: str) -> tuple[int, str]:
     """The exit code of a command line and all that it prints, its hint as well."""
     done = CliRunner().invoke(app, words)
     if isinstance(done.exception, RankmemError):
@@ -146,7 +157,7 @@ def walk(first: list[str], session: str) -> int:
     waiting, seen = [first], {tuple(first)}
     while waiting:
         words = waiting.pop()
-        code, text = run(words)
+        code, text = run(*words)
         if words is not first:
             assert code == 0 or (code == CANNOT_TELL and "cannot tell" in text), (words, text)
             if "--session" in OPTIONS.get(words[0], ()):
@@ -169,10 +180,28 @@ def test_what_a_verb_names_runs_and_is_about_the_same_session(verb: str, made: C
 
 
 def test_what_an_aggregator_answers_names_the_aggregator(made: Callable[[str], str], tmp_path: Path) -> None:
-    path = made("oom")
+    path = shutil.copy(made("oom"), tmp_path)
     with served(tmp_path, path) as address:
         for verb in ("diagnose", "oom --by line", "ops --rank 77"):
             walk([*verb.split(), "--aggregator", address, "--session", SESSION[:8]], SESSION)
+
+
+@pytest.mark.parametrize("words", [["prune", "--session", "zz"], ["sql", ""]])
+def test_a_refusal_names_the_database(words: list[str], made: Callable[[str], str]) -> None:
+    given = ["--db", made("oom")]
+    _, text = run(*words, *given)
+    (named,) = named_in(text)
+    assert set(given) <= set(named)
+    walk([*words, *given], SESSION)
+
+
+@pytest.mark.parametrize("verb", ["prune", "compact"])
+def test_a_refusal_names_the_lake(verb: str, made: Callable[[str], str]) -> None:
+    given = ["--lake", f"{FOLDER}/a lake"]
+    assert run("lake", "import", made("oom"), *given)[0] == 0
+    _, text = run("lake", verb, *given, "--session", "zz")
+    assert [["sessions", *given]] == named_in(text)
+    assert run("sessions", *given)[0] == 0
 
 
 @pytest.mark.parametrize("job", JOBS)

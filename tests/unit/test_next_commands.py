@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
 
+from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.query.next_commands import COMMAND, OPTIONS, STORES, GivenOptions
 from rankmem_cli.main import app
 from rankmem_protos.errors import Code, RankmemError
 
 ID = "1vg3zw6abcde"
 DB = GivenOptions(source=(("--db", "runs/a b.duckdb"),), session=ID)
+IN_ODD_FOLDER = GivenOptions(source=(("--db", "a, rankmem run 3/--session/x.duckdb"),), session=ID)
 LAKE = GivenOptions(source=(("--lake", "s3://b/p"), ("--engine", "processes:4")))
 REMOTE = GivenOptions(source=(("--aggregator", "h:7077"), ("--token-file", "t")), session=ID)
 TREE: Any = typer.main.get_command(app)
@@ -35,6 +38,18 @@ TREE: Any = typer.main.get_command(app)
             "rankmem fetch X --ranks 3 --aggregator h:7077 brings them",
             "rankmem fetch --token-file t X --ranks 3 --aggregator h:7077 brings them",
         ),
+        (
+            GivenOptions(source=(("--token-file", "t"),)),  # and RANKMEM_AGGREGATOR
+            "rankmem fetch X --ranks 3 --aggregator h:7077 brings them",
+            "rankmem fetch --token-file t X --ranks 3 --aggregator h:7077 brings them",
+        ),
+        (
+            IN_ODD_FOLDER,
+            "rankmem ranks; rankmem live --rank 3",
+            "rankmem ranks --db 'a, rankmem run 3/--session/x.duckdb' --session 1vg3zw6abcde; "
+            "rankmem live --db 'a, rankmem run 3/--session/x.duckdb' --session 1vg3zw6abcde --rank 3",
+        ),
+        (DB, "rankmem run/train.py:47 grows", "rankmem run/train.py:47 grows"),
         (GivenOptions(), "rankmem peak", "rankmem peak"),
         (GivenOptions(session=ID), "rankmem ranks lists them", f"rankmem ranks --session {ID} lists them"),
     ],
@@ -64,6 +79,25 @@ def test_a_hint_gets_them_and_stays_the_same_error() -> None:
         raise error
     assert raised.value is error
     assert error.hint == f"rankmem ranks --db 'runs/a b.duckdb' --session {ID}"
+
+
+def test_an_option_is_not_sought_in_what_the_reader_named() -> None:
+    given = GivenOptions(source=(("--db", "a --session b, rankmem run 3"),), session=ID)
+    once = GivenOptions(source=given.source).complete("rankmem peak")
+    assert given.complete(once) == f"rankmem peak --session {ID} --db 'a --session b, rankmem run 3'"
+
+
+def test_what_was_recorded_is_not_a_command() -> None:
+    """Names of files and modules in an answer's figures stay as they are; what they are said in is text."""
+    rows = pa.table({"line": ["rankmem run 3/train.py:47"], "remedy": ["rankmem peak"]})
+    figures = {"line": "rankmem peak", "cannot_tell": {"leaks": "see rankmem steps"}}
+    answer = Answer(
+        question="oom", session_id=ID, verdict="fine", sentence="", rows=rows, figures=figures
+    ).asked_with(GivenOptions(source=(("--db", "x"),)))
+    assert answer.figures == {"line": "rankmem peak", "cannot_tell": {"leaks": "see rankmem steps --db x"}}
+    assert answer.rows.to_pylist() == [
+        {"line": "rankmem run 3/train.py:47", "remedy": "rankmem peak --db x"},
+    ]
 
 
 @pytest.mark.parametrize(

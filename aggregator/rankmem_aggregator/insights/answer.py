@@ -32,6 +32,8 @@ FORMAT_VERSION: Final = 1
 
 COLUMNS_WITH_COMMANDS: Final = frozenset({"sentence", "remedy", "verb"})
 """Of an insight's rows."""
+FIGURES_WITH_COMMANDS: Final = ("cannot_tell", "why_no_replay")
+"""Sentences. All other texts among the figures are names, which may be any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,10 @@ class Answer:
         return replace(
             self,
             sentence=complete(self.sentence),
-            figures=_completed(self.figures, complete),
+            figures={
+                name: _completed(value, complete) if name in FIGURES_WITH_COMMANDS else value
+                for name, value in self.figures.items()
+            },
             rows=rows,
             notes=tuple(map(complete, self.notes)),
             next_commands=tuple(map(complete, self.next_commands)),

@@ -39,9 +39,15 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """By verb the options that say what it is about. Verbs that delete or deliver are about what their text
 says."""
-_VERB: Final = re.compile(rf"\brankmem ({'|'.join(sorted(OPTIONS, key=len, reverse=True))})(?![\w-])")
+_VERB: Final = re.compile(
+    rf"\brankmem ({'|'.join(sorted(OPTIONS, key=len, reverse=True))})(?=[;:,.)'\"]*(?:\s|$))"
+)
 _END: Final = re.compile(r"[;:,)](?!\S)|\brankmem ")
 """Where the words end that may belong to a command."""
+_OWN: Final = "\0"
+"""In place of each character of a value that the reader gave."""
+_OTHER_STORE: Final = re.compile(rf"(?<!\S)(?:{'|'.join(STORES)})(?![\w-])(?! {_OWN})")
+"""A store in a text that the reader did not name, or not by an option."""
 _WORD: Final = r"""(?:"[^"]*"|'[^']*'|[^\s"'])+"""
 COMMAND: Final = re.compile(
     rf"\brankmem (?:lake )?[a-z][a-z-]*(?: --[a-z-]+(?:[ =](?!--){_WORD})?| (?:\"[^\"]*\"|'[^']*'))*"
@@ -68,9 +74,10 @@ class GivenOptions:
             return text
         found: list[str] = []
         at = 0
-        for match in _VERB.finditer(text):
-            end = _END.search(text, match.end())
-            arguments = text[match.end() : end.start() if end else len(text)]
+        seen = self._without_values(text)
+        for match in _VERB.finditer(seen):
+            end = _END.search(seen, match.end())
+            arguments = seen[match.end() : end.start() if end else len(seen)]
             found.append(text[at : match.end()])
             found += [f" {shlex.join(pair)}" for pair in self._missing(match[1], arguments)]
             at = match.end()
@@ -85,10 +92,17 @@ class GivenOptions:
             exc.hint = self.complete(exc.hint)
             raise
 
+    def _without_values(self, text: str) -> str:
+        """The text, as long, with these options' values made unreadable: a path may have any words."""
+        for pair in self._of("peak"):
+            written = shlex.join(pair)
+            text = text.replace(written, f"{pair[0]} ".ljust(len(written), _OWN))
+        return text
+
     def _missing(self, verb: str, arguments: str) -> list[tuple[str, str]]:
         there = set(re.findall(r"(?<!\S)--[a-z-]+", arguments))
-        stores = [shlex.join(pair) for pair in self.source if pair[0] in STORES]
-        if there & set(STORES) and not any(store in arguments for store in stores):
+        other = _OTHER_STORE.search(arguments)
+        if other and (other[0] != "--aggregator" or any(name in STORES for name, _ in self.source)):
             return []  # it is about another store
         return [pair for pair in self._of(verb) if pair[0] not in there]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankmem_aggregator.query.next_commands import GivenOptions
 from rankmem_cli.verbs.prune import KeepDays, KeepGib, KeepSessions, These, limits_of
 from rankmem_protos.errors import Code, RankmemError
 
@@ -47,7 +49,7 @@ def import_(file: File, uri: Uri) -> None:
     from rankmem_cli.show.render import note
     from rankmem_cli.show.units import bytes_text
 
-    with show_progress("importing"):
+    with show_progress("importing"), _in_hints(uri):
         done = import_database(file, uri)
     for session_id, outcome in done.sessions.items():
         print(f"{session_id} {outcome}")
@@ -64,7 +66,7 @@ def check(uri: Uri) -> None:
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
 
-    with show_progress("reading"):
+    with show_progress("reading"), _in_hints(uri):
         checked = check_lake(uri)
     note(f"{checked.num_files:,} files, {checked.num_rows:,} rows; {len(checked.faults)} faulty")
     _fail_with(checked.faults, uri)
@@ -82,7 +84,7 @@ def compact(uri: Uri, session: Joined = None) -> None:
     from rankmem_cli.show.render import note
     from rankmem_cli.show.units import bytes_text
 
-    with show_progress("joining"):
+    with show_progress("joining"), _in_hints(uri):
         done = compact_lake(uri, session or ())
     note(f"{done.num_old:,} files joined to {done.num_new:,}, {bytes_text(done.size_bytes)}")
     _fail_with(done.faults, uri)
@@ -106,7 +108,7 @@ def prune(
     from rankmem_cli.show.render import note
     from rankmem_cli.show.units import bytes_text
 
-    with show_progress("deleting"):
+    with show_progress("deleting"), _in_hints(uri):
         done = prune_lake(uri, limits_of(keep_days, keep_gib, keep_sessions), session or ())
     for session_id in done.session_ids:
         print(session_id)
@@ -128,7 +130,7 @@ def vacuum(uri: Uri, dry_run: DryRun = False) -> None:
     from rankmem_cli.show.render import note
     from rankmem_cli.show.units import bytes_text
 
-    with show_progress("listing"):
+    with show_progress("listing"), _in_hints(uri):
         done = vacuum_lake(uri, dry_run=dry_run)
     for file in done.files if dry_run else ():
         print(file.path)
@@ -136,6 +138,11 @@ def vacuum(uri: Uri, dry_run: DryRun = False) -> None:
         f"{len(done.files):,} files, {bytes_text(done.size_bytes)}"
         f"{' would be deleted' if dry_run else ' deleted'}"
     )
+
+
+def _in_hints(uri: str) -> AbstractContextManager[None]:
+    """A context in which commands that errors name are about the lake."""
+    return GivenOptions(source=(("--lake", uri),)).in_hints()
 
 
 def _fail_with(faults: Sequence[Fault], uri: str) -> None:

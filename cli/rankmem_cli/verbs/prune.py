@@ -54,6 +54,7 @@ def prune(
     For a file that an aggregator holds, use the --keep options of rankmem serve.
     """
     from rankmem_aggregator.config import target_from_environment
+    from rankmem_aggregator.query.next_commands import GivenOptions
     from rankmem_aggregator.retention.compact import prune_file
     from rankmem_cli.show.progress import show_progress
     from rankmem_cli.show.render import note
@@ -61,7 +62,8 @@ def prune(
 
     limits = limits_of(keep_days, keep_gib, keep_sessions)
     path = db or Path(target_from_environment())
-    with show_progress("deleting"):
+    given = GivenOptions(source=(("--db", str(path)),))
+    with show_progress("deleting"), given.in_hints():
         done = prune_file(path, limits, session or (), pack=pack)
     for session_id in done.session_ids:
         print(session_id)

@@ -58,12 +58,13 @@ def sql(
     from rankmem_cli.show.render import first_rows, note, show_stream
     from rankmem_cli.show.session import open_queries
 
+    source = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
     text = sys.stdin.read() if statement == "-" else statement
     if not text.strip():
-        raise RankmemError(Code.INVALID, "the SQL is empty", 'rankmem sql "FROM peak_by_rank"')
+        again = source.given.complete('rankmem sql "FROM peak_by_rank"')
+        raise RankmemError(Code.INVALID, "the SQL is empty", again)
     if out is not None:
         check_out(out, output, force=force)
-    source = options.source(db, lake, aggregator, tls_ca, tls_cert, tls_key, token_file)
     with source.given.in_hints(), open_queries(source, unsafe=unsafe) as queries:
         if out is None:
             show_stream(queries.stream(text), limit, output=output, table_rows=TABLE_ROWS)

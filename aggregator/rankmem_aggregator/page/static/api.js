@@ -120,7 +120,7 @@ export async function request(address, options = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal(
-      { code: "unavailable", message: "the page's server does not answer", hint: "start it again: rankmem page" },
+      { code: "unavailable", message: "the page's server does not answer", hint: "start it again, with the command that served it" },
       0,
     );
   }
