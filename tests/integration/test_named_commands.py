@@ -195,6 +195,15 @@ def test_a_refusal_names_the_database(words: list[str], made: Callable[[str], st
     walk([*words, *given], SESSION)
 
 
+def test_what_another_recording_lacks_names_that_one(made: Callable[[str], str]) -> None:
+    other = f"{FOLDER}/empty.duckdb"
+    with empty_database(other):
+        pass
+    _, text = run("fit", "--with", other, "--db", made("fit"))
+    assert f"no session in {other}" in text
+    assert f"rankmem run --db '{other}' -- COMMAND" in text
+
+
 @pytest.mark.parametrize("verb", ["prune", "compact"])
 def test_a_refusal_names_the_lake(verb: str, made: Callable[[str], str]) -> None:
     given = ["--lake", f"{FOLDER}/a lake"]

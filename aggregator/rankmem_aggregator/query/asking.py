@@ -122,7 +122,7 @@ class Asking(abc.ABC):
         if isinstance(session, SessionId):
             return session
         matches = self._ask("session_match", session=session).to_pylist()
-        return str(_the_session(matches, session, self.target)["session_id"])
+        return str(self._the_session(matches, session)["session_id"])
 
     def session_row(self, session: str | None = None) -> dict[str, Any]:
         """The row of ``session_overview`` for the session that a user means.
@@ -132,7 +132,7 @@ class Asking(abc.ABC):
         """
         matches = self._ask("session_row", session=session).to_pylist()
         self._goes_on = False
-        row = _the_session(matches, session, self.target)
+        row = self._the_session(matches, session)
         return {**row, "session_id": SessionId(row["session_id"])}
 
     def session_facts(self, session: str | None = None) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Asking(abc.ABC):
                 raise
             return self.session_row(session)
         self._goes_on = False
-        row = _the_session(matches, session, self.target)
+        row = self._the_session(matches, session)
         return {**row, "session_id": SessionId(row["session_id"])}
 
     def ranks(self, session: str | None = None) -> pa.Table:
@@ -200,13 +200,20 @@ class Asking(abc.ABC):
             raise RankmemError(Code.NOT_FOUND, f"no events on device {device} in {whose}", "rankmem peak")
         return rows
 
+    def _the_session(self, matches: Sequence[Row], session: str | None) -> Row:
+        # An answer may be about two stores, of which this one need not be the reader's first.
+        with self.given_options.in_hints():
+            return _the_session(matches, session, self.target)
+
     def _ask(self, name: str, **parameters: Value) -> pa.Table:
         try:
             # What is missing is told as of now: rows that others are read with may be newer than the first.
             asked = self.sql if name.startswith("incompleteness") else partial(answered, self)
             answer = asked(query_text(name), parameters)
         except RankmemError as exc:
-            raise explained(exc, self.target) from exc
+            error = explained(exc, self.target)
+            error.hint = self.given_options.complete(error.hint)
+            raise error from exc
         self._goes_on = "session" in parameters
         if "by" in parameters:
             by = str(parameters["by"])

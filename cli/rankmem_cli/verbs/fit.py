@@ -107,8 +107,13 @@ def _numbers(text: str | None) -> list[int]:
 
 def _other(name: str, source: options.Target, opened: ExitStack) -> str | Queries:
     """A recording that ``--with`` names: a database file, or a session of the same target."""
+    from rankmem_aggregator.query.next_commands import GivenOptions
     from rankmem_aggregator.query.open import open_queries
 
     if Path(name).is_file():
-        return opened.enter_context(open_queries(Path(name), source.credentials))
+        given = GivenOptions(source=(("--db", name),))
+        with given.in_hints():
+            queries = opened.enter_context(open_queries(Path(name), source.credentials))
+        queries.given_options = given
+        return queries
     return name
