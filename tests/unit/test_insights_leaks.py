@@ -18,6 +18,7 @@ from rankmem_aggregator.insights.answer import Answer
 from rankmem_aggregator.insights.json_schemas import schema_of
 from rankmem_aggregator.insights.leaks import SCHEMA
 from rankmem_aggregator.query import open as opening
+from rankmem_aggregator.sql import query_text
 from rankmem_cli.main import app
 from rankmem_protos.credentials import Credentials
 from rankmem_protos.errors import Code, RankmemError
@@ -616,6 +617,33 @@ def test_an_unknown_rank_is_an_error(ask: Ask) -> None:
     with pytest.raises(RankmemError) as told:
         ask([training(RankLog(), 30)], {}, rank=7)
     assert told.value.code is Code.NOT_FOUND
+
+
+def test_a_hundred_thousand_steps_are_not_copied_for_each_of_them(database: Path) -> None:
+    with duckdb.connect(str(database)) as connection:
+        clear(connection)
+        log = RankLog()
+        log.alloc("weights", MIB, at=1, device="cuda:0")
+        store_logs(connection, [log])
+        ((session_id,),) = connection.execute("SELECT session_id FROM session").fetchall()
+        of_rank = "SELECT $session AS session_id, 0 AS attempt, 0 AS rank, i AS step"
+        connection.execute(
+            f"INSERT INTO step BY NAME {of_rank}, i AS seq, i AS ended_ns FROM range(100_000) AS r(i)",
+            {"session": session_id},
+        )
+        connection.execute(
+            f"INSERT INTO step_bucket BY NAME {of_rank}, 'cuda:0' AS device, i AS seq_last, i AS peak_bytes, "
+            "i AS peak_seq, i AS peak_ns, 0 AS last_bytes, 0 AS allocated_bytes, 0 AS num_allocations "
+            "FROM range(100_000) AS r(i)",
+            {"session": session_id},
+        )
+        connection.execute("SET memory_limit = '400MB'; SET temp_directory = ''")
+        (row,) = (
+            connection.sql(query_text("step_tracks"), params={"session": session_id, "rank": None})
+            .to_arrow_table()
+            .to_pylist()
+        )
+    assert (len(row["steps"]), row["peak_bytes"]) == (100_000, 99_999)
 
 
 def test_the_series_of_all_groups_add_up_to_what_each_step_left(ask: Ask, database: Path) -> None:

@@ -38,6 +38,7 @@ PAUSE_S: Final = 5.0
 """For statements to end when they are stopped: DuckDB looks between two vectors. And for new ones to wait."""
 _FAILURES: Final = (duckdb.Error, pa.ArrowException, OSError, MemoryError)
 """Of a statement; Arrow wraps DuckDB's errors in OSError."""
+_LESS: Final = "aggregate or filter first, a command by --rank; or rankmem serve --memory-limit-bytes"
 _ADVICE: Final = "Possible solutions:"
 """What follows it is about settings, which are locked here."""
 _STACK_TRACE: Final = "Stack Trace:"
@@ -238,7 +239,7 @@ class ClientQueries:
             RankmemError(
                 Code.EXHAUSTED,
                 "the statement was stopped: statements took more memory than the aggregator has for them",
-                "aggregate or filter first; long texts and lists count many times",
+                f"{_LESS}; long texts and lists count many times",
             )
         )
 
@@ -269,7 +270,7 @@ def _translated(exc: Exception, stopped_by: RankmemError | None) -> RankmemError
         return RankmemError(
             Code.EXHAUSTED,
             f"the statement needs more memory than the aggregator has: {text.partition(_ADVICE)[0].rstrip()}",
-            "aggregate or filter first",
+            _LESS,
         )
     if isinstance(exc, duckdb.PermissionException):
         return RankmemError(Code.DENIED, text, "a client's SQL reads the database alone")

@@ -30,7 +30,7 @@ last_meaning AS (
     WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
     GROUP BY attempt, rank, device, allocation_id
 ),
--- Most blocks die within the step that made them and are in no answer.
+-- Most blocks die before any step ends: they are in no answer, and are left out before they are sorted.
 held AS MATERIALIZED (
     SELECT
         b.attempt,
@@ -45,16 +45,29 @@ held AS MATERIALIZED (
         coalesce(b.requested_bytes, b.size_bytes) AS bytes,
         b.freed_seq,
         e.place
-    FROM allocation_life AS b
+    FROM (
+        SELECT b.*
+        FROM allocation_life AS b
+        LEFT JOIN (
+            SELECT attempt, rank, step, min(seq) AS seq, arg_min(seq_before, seq) AS seq_before
+            FROM (
+                SELECT attempt, rank, step, seq, lag(seq, 1, -1) OVER (PARTITION BY attempt, rank ORDER BY seq) AS seq_before
+                FROM step
+                WHERE session_id = $session AND ($rank::INTEGER IS NULL OR rank = $rank)
+            )
+            GROUP BY attempt, rank, step
+        ) AS e ON b.attempt = e.attempt AND b.rank = e.rank AND b.step = e.step
+        WHERE b.session_id = $session
+            AND ($rank::INTEGER IS NULL OR b.rank = $rank)
+            AND NOT coalesce(b.allocation_id > e.seq_before AND b.freed_seq <= e.seq, false)
+    ) AS b
     ASOF INNER JOIN ended AS e ON b.attempt = e.attempt AND b.rank = e.rank AND b.allocation_id <= e.seq
     LEFT JOIN last_meaning AS m
         ON b.attempt = m.attempt
         AND b.rank = m.rank
         AND b.device = m.device
         AND b.allocation_id = m.allocation_id
-    WHERE b.session_id = $session
-        AND ($rank::INTEGER IS NULL OR b.rank = $rank)
-        AND (b.freed_seq IS NULL OR b.freed_seq > e.seq)
+    WHERE b.freed_seq IS NULL OR b.freed_seq > e.seq
 ),
 -- Stacks in which a frame of the project is nearer than the one that runs backward. The engine's own threads (CUDA)
 -- have neither, but in a hook.
@@ -67,12 +80,15 @@ own AS (
         < coalesce(min(ordering) FILTER (WHERE ends_with(function, '_engine_run_backward')), 1000000)
 ),
 change AS (
-    SELECT * EXCLUDE (freed_seq), 1 AS blocks
-    FROM held
-    UNION ALL BY NAME
-    SELECT h.* EXCLUDE (freed_seq, bytes, place), -h.bytes AS bytes, -1 AS blocks, e.place
-    FROM (SELECT * FROM held WHERE freed_seq IS NOT NULL) AS h
-    ASOF INNER JOIN ended AS e ON h.attempt = e.attempt AND h.rank = e.rank AND h.freed_seq <= e.seq
+    SELECT
+        h.* EXCLUDE (freed_seq, bytes, place),
+        w.blocks,
+        w.blocks * h.bytes AS bytes,
+        CASE WHEN w.blocks = 1 THEN h.place ELSE f.place END AS place
+    FROM held AS h
+    ASOF LEFT JOIN ended AS f ON h.attempt = f.attempt AND h.rank = f.rank AND h.freed_seq <= f.seq
+    CROSS JOIN (VALUES (1), (-1)) AS w(blocks)
+    WHERE w.blocks = 1 OR f.place IS NOT NULL
 )
 SELECT
     c.attempt,

@@ -18,11 +18,13 @@ WITH ended AS (
     WHERE seq IS NOT NULL
     GROUP BY attempt, rank
 ),
+-- By itself: a join would copy the list for each of its steps.
+late AS (SELECT attempt, rank, steps[len(steps) - len(steps) // 3] AS step FROM ended),
 course AS (
     SELECT b.attempt, b.rank, b.device, max(b.peak_bytes) AS peak_bytes
     FROM step_bucket AS b
-    INNER JOIN ended AS e USING (attempt, rank)
-    WHERE b.session_id = $session AND b.step >= e.steps[len(e.steps) - len(e.steps) // 3]
+    INNER JOIN late AS l ON b.attempt = l.attempt AND b.rank = l.rank AND b.step >= l.step
+    WHERE b.session_id = $session
     GROUP BY b.attempt, b.rank, b.device
 ),
 -- A device without an event in the last third of the steps holds what it held.
