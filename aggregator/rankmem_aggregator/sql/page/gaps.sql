@@ -11,7 +11,7 @@
 --   until_ns (ns, common clock): the first bucket after it begins then; NULL: nothing follows
 --   host_name: the rank's host
 WITH hole AS MATERIALIZED (
-    SELECT
+    SELECT DISTINCT
         rank,
         attempt,
         why,
@@ -32,19 +32,14 @@ SELECT
     CASE WHEN NOT g.to_end THEN g.records END AS records,
     g.sequence_first,
     g.sequence_last,
-    coalesce(
-        CASE WHEN g.to_end THEN any_value(g.noticed_ns) END,
-        max(b.last_ns) FILTER (b.seq_last < g.sequence_first)
-    ) + coalesce(any_value(s.offset_ns), 0) AS from_ns,
-    CASE
-        WHEN NOT g.to_end
-            THEN min(b.first_ns) FILTER (b.seq_first > g.sequence_last) + coalesce(any_value(s.offset_ns), 0)
-        ELSE any_value(s.ended_ns)
-    END AS until_ns,
-    any_value(h.host_name) AS host_name
+    coalesce(CASE WHEN g.to_end THEN g.noticed_ns END, b.last_ns) + coalesce(s.offset_ns, 0) AS from_ns,
+    CASE WHEN g.to_end THEN s.ended_ns ELSE f.first_ns + coalesce(s.offset_ns, 0) END AS until_ns,
+    h.host_name
 FROM hole AS g
-LEFT JOIN memory_bucket AS b ON b.session_id = $session AND b.attempt = g.attempt AND b.rank = g.rank
+ASOF LEFT JOIN (SELECT attempt, rank, seq_last, last_ns FROM memory_bucket WHERE session_id = $session) AS b
+    ON g.attempt = b.attempt AND g.rank = b.rank AND g.sequence_first > b.seq_last
+ASOF LEFT JOIN (SELECT attempt, rank, seq_first, first_ns FROM memory_bucket WHERE session_id = $session) AS f
+    ON g.attempt = f.attempt AND g.rank = f.rank AND g.sequence_last < f.seq_first
 LEFT JOIN rank_span AS s ON s.session_id = $session AND s.attempt = g.attempt AND s.rank = g.rank
 LEFT JOIN host_info AS h ON h.host_uid = s.host_uid
-GROUP BY g.rank, g.attempt, g.why, g.records, g.to_end, g.sequence_first, g.sequence_last, g.noticed_ns
 ORDER BY g.rank, g.attempt, g.sequence_first, g.why;
