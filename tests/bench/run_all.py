@@ -22,6 +22,7 @@ BENCHMARKS: Final = (
     "attribution",
     "load",
     "sustained",
+    "long_run",
     "page",
     "lake",
     "insights",
