@@ -410,7 +410,8 @@ STACK_FRAME: Final = Table(
 
 MARKER: Final = Table(
     name="marker",
-    doc="A user's annotation or a named range of the program.",
+    doc="A user's annotation or a named range of the program. Where records are missing (gap), those that are open "
+    "may have ended: nothing after the gap counts as within them.",
     columns=(
         *_OF_RANK,
         _int("marker_id", "Unique in its rank and attempt.", nullable=False),
@@ -424,7 +425,7 @@ MARKER: Final = Table(
         _small("depth", "0 is the outermost range of its thread."),
         _small("thread", "Thread number."),
         _time("started_ns", "Start."),
-        _time("ended_ns", "End; NULL if it never ended."),
+        _time("ended_ns", "End; NULL if it never ended, or its end is missing."),
     ),
 )
 

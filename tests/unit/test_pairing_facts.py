@@ -13,6 +13,7 @@ from rankmem_protos.bounds import TEXT_VALUE_BYTES_MAX
 from rankmem_ship.pairing.columns import TEXT_BYTES_MAX, rows_of
 from rankmem_ship.pairing.pairing import Pairing
 from rankmem_ship.pairing.stacks import stack_hash
+from rankmem_ship.spool_reader.reader import Chunk, Gap
 from spool_log import Log
 from spool_synthetic import reader_of
 
@@ -267,6 +268,35 @@ def test_a_range_of_torchs_own_hides_no_annotation(log: Log) -> None:
     rows = log.rows()
     assert [row["annotation"] for row in rows["allocation_record"]] == ["mine", None]
     assert len(rows["marker"]) == len(names)
+
+
+@pytest.mark.parametrize("cuts", [False, True])
+def test_nothing_is_within_a_range_whose_end_may_be_missing(log: Log, cuts: bool) -> None:
+    for number, name in enumerate(("epoch", "validation")):
+        log.add(Kind.MARKER_BEGIN, a=number + 1, e=log.spool.string(name), thread=1)
+    log.add(Kind.EVENT, a=0x100, b=8, thread=1)
+    log.add(Kind.EVENT, a=0x200, b=8, thread=1)
+    log.add(Kind.MARKER_BEGIN, a=4, e=log.spool.string("training"), thread=1)
+    log.add(Kind.EVENT, a=0x300, b=8, thread=1)
+    log.add(Kind.MARKER_END, a=4)
+    log.add(Kind.EVENT, a=0x400, b=8, thread=1)
+    log.add(Kind.MARKER_END, a=1)
+    reader = reader_of(log.spool.path)
+    pairing = Pairing(reader.meta, reader.strings)
+    part = reader.read(1000)
+    assert isinstance(part, Chunk)
+    before, missing = 4, 100  # the clock, two ranges and a block; then records that are not there
+    pairing.feed(Chunk(sequence_first=0, records=part.records[:before]))
+    tables = pairing.cut() if cuts else []
+    pairing.feed(Gap(sequence_first=before, sequence_last=before + missing - 1, why="spool_full"))
+    pairing.feed(Chunk(sequence_first=before + missing, records=part.records[before:]))
+    rows: dict[str, list[dict[str, object]]] = {}
+    for table, batch in (*tables, *pairing.cut(final=True)):
+        rows.setdefault(table, []).extend(batch.to_pylist())
+    found = [row["annotation"] for row in rows["allocation_record"]]
+    assert found == ["validation", None, "training", None]
+    ends = {row["name"]: (row["depth"], row["ended_ns"] is None) for row in rows["marker"]}
+    assert ends == {"epoch": (0, False), "validation": (1, True), "training": (0, False)}
 
 
 def test_a_segment_older_than_the_recording_is_told_and_those_that_came_later_are_events(log: Log) -> None:

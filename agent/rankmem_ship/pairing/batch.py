@@ -116,12 +116,14 @@ def advance(
     )[1:]
     of_device = np.isin(records["kind"], _OF_DEVICE)
     devices = with_devices(state.devices, device_codes(records)[of_device])
-    markers = follow_markers(state.markers, records, time_ns, texts.are_torchs_own)
+    holes = _holes(state, seq, gaps)
+    markers = follow_markers(
+        state.markers, records, time_ns, np.searchsorted(seq, holes), texts.are_torchs_own
+    )
     calls = follow_calls(state.calls, records, seq, time_ns, base_ns, markers)
     with_ends = with_endings(state.live, devices, records, seq, time_ns)
     points = points_of(state.live, devices, *with_ends)
     ends = seq[records["kind"] == Kind.STEP]
-    holes = _holes(state, seq, gaps)
     first_end, first_hole = (int(each[0]) if len(each) else NEVER for each in (ends, holes))
     blocks, num_preexisting = block_table(state, points, first_end, first_hole)
     comparison = compare(_compared_before(state), records, seq, holes, points, blocks)

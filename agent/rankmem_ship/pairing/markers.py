@@ -2,7 +2,8 @@
 
 Stage: pairing; shipper process, pure functions over arrays. A marker's depth is the number of markers
 open on its thread when it began. Its row goes out when it has ended, or at the end of the log. A marker may
-be closed on another thread (a Work of torch.distributed); it was open on the one where it began.
+be closed on another thread (a Work of torch.distributed); it was open on the one where it began. Where
+records are missing it may have ended: from there on nothing lies within it; its end is known if that comes.
 
 The annotation of an instant on a thread is the innermost range of the user's that is open there: made with
 ``rankmem_agent.annotate``, NVTX, or ``record_function`` under a name that is not torch's own.
@@ -49,13 +50,18 @@ class Markers:
 
 
 def follow_markers(
-    open_markers: Array, records: Array, time_ns: Array, are_torchs_own: Callable[[Array], Array]
+    open_markers: Array,
+    records: Array,
+    time_ns: Array,
+    holes: Array,
+    are_torchs_own: Callable[[Array], Array],
 ) -> Markers:
     """The markers open before a batch and begun in it, with their ends.
 
     Args:
         open_markers: MARKER_DTYPE, in order of their beginning.
         records: the batch's, RECORD_DTYPE; time_ns: their host times.
+        holes: places in the batch before which records are missing, ascending.
         are_torchs_own: which names of user scopes (string ids) are no annotation.
     """
     kind = records["kind"]
@@ -73,14 +79,20 @@ def follow_markers(
     for number in range(len(open_markers)):
         nest.begin(number, -1)
     number = len(open_markers)
+    missing = holes.tolist()
     for place, is_begin, marker_id in zip(
         places.tolist(), begins.tolist(), moves["marker_id"].tolist(), strict=True
     ):
+        while missing and missing[0] <= place:
+            nest.doubt(missing.pop(0))
         if is_begin:
             table["depth"][number] = nest.begin(number, place)
             number += 1
         else:
             nest.end(marker_id, place, int(time_ns[place]))
+    for place in missing:
+        nest.doubt(place)
+    table["in_doubt"] = nest.in_doubt
     return Markers(table=table, ended_ns=nest.ended_ns, annotated=nest.annotated())
 
 
@@ -107,17 +119,29 @@ class _Nest:
         self._open: dict[int, list[int]] = {}
         self._by_id: dict[int, int] = {}
         self._tops: dict[int, list[tuple[int, int]]] = {}
+        self.in_doubt: list[bool] = table["in_doubt"].tolist()
         self.ended_ns = np.full(len(table), ABSENT)
 
     def begin(self, number: int, place: int) -> int:
         """Open a marker; returns its depth."""
         thread = self._threads[number]
         here = self._open.setdefault(thread, [])
-        here.append(number)
         self._by_id[self._ids[number]] = number
+        if self.in_doubt[number]:
+            return len(here)
+        here.append(number)
         if self._annotation[number] or thread not in self._tops:
             self._tops.setdefault(thread, [(-1, 0)]).append((place, self._annotation[number]))
         return len(here) - 1
+
+    def doubt(self, place: int) -> None:
+        """Records are missing there: every open marker may have ended."""
+        for thread, here in self._open.items():
+            if any(self._annotation[number] for number in here):
+                self._tops[thread].append((place, 0))
+            for number in here:
+                self.in_doubt[number] = True
+            here.clear()
 
     def end(self, marker_id: int, place: int, time_ns: int) -> None:
         """Close it, if it is open, wherever it stands among the others of its thread."""
@@ -125,6 +149,8 @@ class _Nest:
         if number is None:
             return
         self.ended_ns[number] = time_ns
+        if self.in_doubt[number]:
+            return
         thread = self._threads[number]
         here = self._open[thread]
         if here[-1] == number:

@@ -122,9 +122,10 @@ MARKER_DTYPE: Final = np.dtype(
         ("thread", "<u4"),
         ("depth", "<i4"),
         ("kind", "u1"),
+        ("in_doubt", "?"),
     ]
 )
-"""A marker that is open."""
+"""A marker that is open; in_doubt: records are missing since it began, so it may have ended."""
 
 THREAD_DTYPE: Final = np.dtype([("thread", "<u4"), ("phase", "<i2"), ("spare", "V2"), ("seq", "<i8")])
 """A thread that began calls: the phase of its last one, and where in the log that began."""

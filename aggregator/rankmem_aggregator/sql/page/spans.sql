@@ -41,8 +41,14 @@ marker_span AS (
         started_ns + $offset_ns AS begin_ns,
         coalesce(ended_ns + $offset_ns, $until_ns) AS end_ns,
         started_ns - coalesce(ended_ns, $until_ns - $offset_ns) AS place
-    FROM marker
-    WHERE session_id = $session AND attempt = $attempt AND rank = $rank AND kind IN ('user_scope', 'annotate', 'nvtx')
+    FROM (
+        SELECT name, kind, depth, started_ns,
+            -- One whose end is missing was over when the next began in its place.
+            coalesce(ended_ns, lead(started_ns) OVER (PARTITION BY thread, depth ORDER BY started_ns)) AS ended_ns
+        FROM marker
+        WHERE session_id = $session AND attempt = $attempt AND rank = $rank
+    )
+    WHERE kind IN ('user_scope', 'annotate', 'nvtx')
 ),
 shown AS (
     SELECT
