@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
@@ -124,8 +123,8 @@ def _contents(wheel: Path) -> dict[str, bytes]:
 def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     for name in ("sdist", "source", "dist"):
         (tmp_path / name).mkdir()
-    with tarfile.open(_built("sdist", ROOT, tmp_path / "sdist")) as opened:
-        opened.extractall(tmp_path / "source", filter="data")
+    packed = _built("sdist", ROOT, tmp_path / "sdist")
+    subprocess.run(["tar", "-xf", packed, "-C", tmp_path / "source"], check=True)
     (source,) = (tmp_path / "source").iterdir()
     with (
         zipfile.ZipFile(_built("wheel", source, tmp_path / "dist")) as ours,

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from rankmem_imports.files.compressed import BROKEN, open_bytes
+from rankmem_imports.files.repeated import repeated
 from rankmem_protos.errors import Code, RankmemError
 from rankmem_ship.pairing.state import Array
 
@@ -26,7 +27,7 @@ LIST_BYTES_MAX: Final = 1 << 10
 _SPACES: Final = re.compile(rb"[ \t\r\n]*")
 _DROPPED: Final = b"[] \t\r\n"
 _NUMBER: Final = rb"\s*+-?\d{1,19}(?:\.0)?+\s*+"
-_NUMBERS: Final = re.compile(rb"(?:" + _NUMBER + rb"(?:,(?!\s*+\])|(?=\])))*+")
+_NUMBERS: Final = re.compile(repeated(_NUMBER + rb"(?:,(?!\s*+\])|(?=\]))"))
 """Numbers of a list, up to its end or as far as they are whole."""
 
 
@@ -82,7 +83,7 @@ class NumberLists:
     def rows(self, width: int) -> Iterator[Array]:
         """Lists of ``width`` numbers each, as (n, width) int64; up to what closes the list around them."""
         row = rb"\[" + _NUMBER + (b"," + _NUMBER) * (width - 1) + rb"\]\s*+"
-        pattern = re.compile(rb"(?:" + row + rb"(?:,(?!\s*+\])\s*+|(?=\])))*+")
+        pattern = re.compile(repeated(row + rb"(?:,(?!\s*+\])\s*+|(?=\]))"))
         while not self.is_next(b"]"):
             match = pattern.match(self._text)
             end = match.end() if match is not None else 0

@@ -23,6 +23,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from rankmem_imports.files.repeated import repeated
+
 CONTAINERS_MAX: Final = 50_000_000
 """Dicts, lists and tuples in one file: a byte of the file may make 64 bytes of memory, so 3 GiB at most."""
 INTEGER_BYTES_MAX: Final = 16
@@ -79,15 +81,14 @@ def is_harmless(data: bytes, containers_max: int = CONTAINERS_MAX) -> bool:
 
 @lru_cache(maxsize=4)
 def _run_of(pages: int) -> re.Pattern[bytes]:
-    """A run of opcodes without texts; ``pages``: highest memo number, in 64 Ki.
-
-    What is matched is never given back (++), so that a run of any length takes no memory.
-    """
+    """A run of opcodes without texts; ``pages``: highest memo number, in 64 Ki."""
     high, low = divmod(pages, 256)
     top = b"\\x00" if not high else b"[\\x00-\\x%02x]" % high
     page = b"[\\x00-\\x%02x]" % (low if not high else 255)
     return re.compile(
-        rb"(?:(?:h.)++|" + _SINGLE + rb"++|(?:j.{4})++|" + _INTEGER + rb"{2}\x86|" + _INTEGER
-        + b"|" + _LONG + rb"|G.{8}|q.|r.." + page + top + rb")*+",
+        repeated(
+            rb"(?:h.)++|" + _SINGLE + rb"++|(?:j....)++|" + _INTEGER + rb"{2}\x86|" + _INTEGER
+            + b"|" + _LONG + rb"|G.{8}|q.|r.." + page + top
+        ),
         re.DOTALL,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from rankmem_imports.files.repeated import repeated
 from rankmem_imports.probing import Probe
 
 NAME: Final = "memory-timeline"
@@ -13,9 +14,8 @@ _RAW: Final = re.compile(
     rb"\s*\[\s*\[" + _NUMBER + rb",\s*[1-4]\s*," + _NUMBER + rb",\s*[0-7]\s*\]\s*(?:\]|,\s*\[\s*-?\d)"
 )
 _TOTALS: Final = re.compile(
-    rb"\s*\[\s*\[(?:"
-    + _NUMBER
-    + rb",)*+"
+    rb"\s*\[\s*\["
+    + repeated(_NUMBER + rb",")
     + rb"[\s\d-]*+(?:$|\]\s*,\s*\[\s*(?:\[\s*0(?:\.0)?\s*,|\]\s*\]\s*$))"
 )
 
