@@ -410,8 +410,8 @@ STACK_FRAME: Final = Table(
 
 MARKER: Final = Table(
     name="marker",
-    doc="A user's annotation or a named range of the program. Where records are missing (gap), those that are open "
-    "may have ended: nothing after the gap counts as within them.",
+    doc="A user's annotation or a named range of the program. Where records are missing (gap), those that "
+    "are open may have ended: nothing after the gap counts as within them.",
     columns=(
         *_OF_RANK,
         _int("marker_id", "Unique in its rank and attempt.", nullable=False),

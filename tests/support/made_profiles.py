@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def written(folder: Path, events: list[dict[str, Any]], **fields: Any) -> Path:
 def export(folder: Path) -> Path:
     """Two processes: 10 allocates within ranges and runs a kernel, 11 only allocates."""
     path = folder / "report.sqlite"
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.executescript(SCHEMA)
         database.execute("INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (?, '', '')", (START_NS,))
         database.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES (0, '', 'Hostname', 1, 'node7')")
@@ -202,7 +203,7 @@ def nvprof_profile(folder: Path) -> Path:
     """A kernel launched within a range, by nvprof."""
     path = folder / "profile.nvvp"
     thread = (10).to_bytes(4, "little") + (7).to_bytes(8, "little")
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.executescript(NVPROF_SCHEMA)
         strings = [(1, "void gemm<float>(int)"), (2, MARKER), (3, "Tesla V100")]
         database.executemany("INSERT INTO StringTable VALUES (?, ?)", strings)

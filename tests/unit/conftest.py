@@ -19,6 +19,8 @@ REFUSED: Final = {
     "socket.connect": "connects to a port",
 }
 """Events of :func:`sys.audit`."""
+HARMLESS: Final = ("fc-list", "/sbin/ldconfig")
+"""Programs: matplotlib lists the machine's fonts, once; a CUDA build of torch looks for a library."""
 _runs = False
 
 
@@ -34,8 +36,8 @@ def _no_server(*_: object, **__: object) -> Never:
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     if not _runs or (event == "socket.connect" and arguments[0].type == socket.SOCK_DGRAM):
         return  # a datagram socket that connects sends nothing: so a host finds its own address
-    if event == "subprocess.Popen" and arguments[0] == "fc-list":
-        return  # matplotlib lists the machine's fonts, once
+    if event in ("subprocess.Popen", "os.posix_spawn") and arguments[0] in HARMLESS:
+        return
     if event in REFUSED:
         refuse(REFUSED[event])
     if event == "import" and arguments[0] == "torch":

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_what_is_wrong_with_a_snapshot_is_told_without_pythons_words(
 
 def write_empty_profile(path: Path) -> Path:
     """An Ascend database of somebody who did not ask for memory."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE IF NOT EXISTS STRING_IDS (id INTEGER, value TEXT)")
         connection.execute("CREATE TABLE IF NOT EXISTS NPU_INFO (id INTEGER, name TEXT)")
     return path

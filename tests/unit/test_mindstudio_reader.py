@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
 import sqlite3
@@ -243,7 +244,7 @@ def test_a_static_graph_is_drawn_as_mindstudio_draws_it(
 def changed(path: Path, *statements: str) -> Path:
     """A database after someone had a hand in it."""
     write_database(a_story(), path)
-    with sqlite3.connect(path) as edited:
+    with contextlib.closing(sqlite3.connect(path)) as edited, edited:
         for statement in statements:
             edited.execute(statement)
     edited.close()
@@ -398,7 +399,7 @@ def test_sums_that_differ_from_their_parts_are_counted(
     tmp_path: Path, database: duckdb.DuckDBPyConnection
 ) -> None:
     path = written(a_story(), tmp_path, "db")
-    with sqlite3.connect(path) as written_database:
+    with contextlib.closing(sqlite3.connect(path)) as written_database, written_database:
         written_database.execute(
             "UPDATE MEMORY_RECORD SET totalAllocated = totalAllocated + 1 WHERE rowid IN (2, 4)"
         )
@@ -553,7 +554,7 @@ def test_a_csv_file_that_is_cut_in_its_last_cell_is_refused(tmp_path: Path, name
 )
 def test_a_damaged_database_is_refused_with_its_name(tmp_path: Path, statement: str, said: str) -> None:
     path = written(a_story(), tmp_path, "db")
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.executescript(statement)
     with pytest.raises(RankmemError, match=said) as caught:
         read_whole(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -195,9 +196,11 @@ def test_each_transition_is_as_the_table_says(given: str, event: str, then: str)
 
 def test_the_docstring_has_these_rows_and_no_others() -> None:
     rule = re.compile(r"^ *=+ (=+) =+$", re.MULTILINE)
-    text = SpoolQueue.__doc__ or ""
-    width = len(rule.findall(text)[0])
-    rows = re.findall(rf"^    (.{{11}}) (.{{{width}}}) \S", text, re.MULTILINE)
+    text = inspect.getdoc(SpoolQueue) or ""
+    rules = list(rule.finditer(text))
+    tables = text[rules[0].start() : rules[-1].end()]
+    width = len(rules[0][1])
+    rows = re.findall(rf"^(.{{11}}) (.{{{width}}}) \S", tables, re.MULTILINE)
     written = [(batch.strip(), event.strip()) for batch, event in rows]
     assert [row for row in written if row[1] not in ("event", "", "=" * width)] == list(TABLE)
 

@@ -36,13 +36,16 @@ class SqliteRecording:
         self.path = path
         try:
             uri = f"{path.absolute().as_uri()}?mode=ro"
-            # A reader that stops early leaves it to the garbage collector, which runs in any thread.
-            self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
-            self._connection.text_factory = _text
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
-            for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
-                self._connection.execute(f"PRAGMA {pragma}")
-            self.columns = self._columns()
+            with contextlib.ExitStack() as failed:
+                # A reader that stops early leaves it to the garbage collector, which runs in any thread.
+                self._connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+                failed.callback(self._connection.close)
+                self._connection.text_factory = _text
+                self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
+                for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
+                    self._connection.execute(f"PRAGMA {pragma}")
+                self.columns = self._columns()
+                failed.pop_all()
         except (sqlite3.Error, UnicodeDecodeError) as error:  # a message may quote a damaged schema
             raise _broken(path, error) from error
 
