@@ -7,8 +7,7 @@ import { FIRST, VIEWS } from "./views/index.js";
 
 export const API = "api/v1/";
 
-// Rows of the heat map at most, and intervals for so many pixels: a multiple, so that windows of nearly one width ask for the
-// same.
+// Rows of the heat map at most, and intervals for so many pixels: windows of nearly one width ask for the same.
 export const HEAT_ROWS = 264;
 const BINS = 32;
 export const binsOf = (px) => Math.max(BINS, Math.min(1024, BINS * Math.round(px / 2 / BINS)));

@@ -65,7 +65,6 @@ async function show() {
   }
 }
 
-// Once there is a session, shows it.
 function lookAgain(mine) {
   setTimeout(async () => {
     const found = await api.ask("sessions", { limit: 1 }, mine.signal).catch(() => []);
@@ -161,7 +160,7 @@ function fileText({ written, holds, missing, rankmem }) {
   return `A page in one file, written ${written.slice(0, 10)} by rankmem ${rankmem}. It holds ${holds}.${lacks}`;
 }
 
-// Takes over what belongs to the whole page; what is not understood of it stands above the view, as a panel's in the panel.
+// Takes over what belongs to the whole page; what is not understood of it stands above the view.
 function readFrame() {
   const misread = new Map();
   state.collecting(misread, () => {

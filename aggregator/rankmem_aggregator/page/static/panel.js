@@ -32,12 +32,10 @@ export function allPanels() {
 }
 
 export class Panel {
-  // id: unique; title: its heading; reads: keys of the state; asks(): a list of [path, parameters] to ask (and
-  // {post: true} for what is too long for an address), or a text that says what to do first; show(...answers): draws them; empty: what it says where the first answer has no rows, or a
-  // function that gives it;
-  // table(): {columns: [texts], rows: [[values]]} of what it shows, for who cannot see a canvas;
-  // newer(question, since): the question for what is new from then on in a running session, where show() can join it;
-  // hasSql: whether its rows come from one statement.
+  // reads: keys of the state; asks(): a list of [path, parameters] (and {post: true} where they are long), or a text that
+  // says what to do first; show(...answers): draws them; empty: what it says, or gives, where the first has no rows;
+  // table(): {columns: [texts], rows: [[values]]} of what a canvas shows; newer(question, since): the question for what
+  // came since, where show() can join it; hasSql: its rows come from one statement.
   constructor(parent, { id, title, reads, asks, show, empty = "", table = null, newer = null, hasSql = true, class: extra = "" }) {
     Object.assign(this, { id, reads: new Set(["s", ...reads]), asks, show, empty, table, newer });
     this.drawn = null;
@@ -79,8 +77,7 @@ export class Panel {
     this.heading.textContent = text;
   }
 
-  // Refreshes at once, or, where it did so a moment ago, a moment later: a turn of the wheel changes the state dozens
-  // of times, and only what it comes to is worth asking for.
+  // Refreshes at once, or a moment after it last did: a turn of the wheel changes the state dozens of times.
   refreshSoon() {
     if (this.later) return;
     this.element.setAttribute("aria-busy", "true");

@@ -8,7 +8,7 @@ import * as state from "./state.js";
 let loaded = null;
 const listeners = new Set();
 
-// Calls `listener` with the job whenever it was loaded again: while it runs, its figures change. Returns what ends that.
+// Calls `listener` with the job whenever it was loaded again. Returns what ends that.
 export function listen(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -63,7 +63,7 @@ export function range() {
   return [state.num("from") ?? loaded.first, state.num("to") ?? loaded.last];
 }
 
-// How long a cell of the diagrams is while all of a running session is shown: a power of two, so that what is drawn of the
+// How long a cell is while all of a running session is shown: a power of two, so that what is drawn of the
 // time that is over stays as it is until the time has doubled. Null otherwise.
 export function cellNs() {
   if (loaded.facts.session.state !== "running" || state.num("from") !== null || state.num("to") !== null) return null;

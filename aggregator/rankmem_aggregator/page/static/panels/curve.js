@@ -137,7 +137,7 @@ class RankCurve {
     this.overview.surface.draw();
   }
 
-  // The strip of the whole session: asked once for a rank and a state. An answer of an older state is shown, too.
+  // The strip of the whole session: asked once for a rank and a state.
   async showWhole() {
     const whose = JSON.stringify([session.job().id, session.chosenParameters(), this.px]);
     const key = whose + session.job().facts.watermark;

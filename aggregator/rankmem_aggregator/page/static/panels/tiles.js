@@ -32,14 +32,13 @@ function fill(line, signal) {
   const headroom = figure("least headroom", before, { mode: "headroom" });
   const { complete, events, num_hosts: hosts, world_size: announced } = facts.session;
   const recorded = new Set(ranks.map((row) => row.rank)).size;
-  const sum = sumOfPeaks(ranks);
   refill(
     line,
     figure("highest rank", highest ? `${highest.rank}: ${units.bytes(highest.peak_bytes)}` : units.NOTHING, at),
     figure("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
-    figure("sum of peaks", `${complete || sum === null ? "" : "≥ "}${units.bytes(sum)}`, { view: "peak" }),
+    figure("sum of peaks", sumOfPeaks(ranks, complete), { view: "peak" }),
     headroom,
-    figure(`ranks on ${units.counted(hosts, "host")}`, `${units.count(recorded)}${announced > recorded ? ` of ${units.count(announced)}` : ""}`, { order: "host" }),
+    figure(`ranks on ${units.counted(hosts, "host")}`, units.count(recorded) + (announced > recorded ? ` of ${units.count(announced)}` : ""), { order: "host" }),
     figure("events", units.count(events), gone),
     figure("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
   );
@@ -47,9 +46,10 @@ function fill(line, signal) {
 }
 
 // Of each rank the highest of its attempts, on devices of the type that is shown.
-function sumOfPeaks(ranks) {
+function sumOfPeaks(ranks, complete) {
   const rows = ranks.filter((row) => row.is_rank_peak && row.device_type === groups.deviceType());
-  return rows.length ? rows.reduce((sum, row) => sum + row.peak_bytes, 0) : null;
+  if (!rows.length) return units.NOTHING;
+  return (complete ? "" : "≥ ") + units.bytes(rows.reduce((sum, row) => sum + row.peak_bytes, 0));
 }
 
 async function fillHeadroom(line, signal) {
