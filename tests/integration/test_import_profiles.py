@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -121,7 +122,7 @@ def test_every_answer_of_a_profile_of_kernels_says_how_to_ask_for_them(
     done = CliRunner().invoke(app, [*verb.split(), "--db", str(database)])
     said = " ".join(f"{done.output} {done.exception}".split())
     assert f"FROM kernel_total('{session}'" in said
-    (statement,) = set(re.findall(r'rankmem sql "([^"]+)"', said))
-    told = CliRunner().invoke(app, ["sql", statement, "--db", str(database)])
+    (command,) = set(re.findall(r'rankmem (sql --db \S+ "[^"]+")', said))
+    told = CliRunner().invoke(app, shlex.split(command))
     assert told.exit_code == 0
     assert "num_kernels" in told.output
