@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import pairwise
 from types import FrameType
 from typing import Any, Final
@@ -60,6 +60,13 @@ def signals_put_off() -> Iterator[None]:
                 _restored = None
     finally:
         _hand_over(got)
+
+
+@contextmanager
+def alone(lock: AbstractContextManager[object]) -> Iterator[None]:
+    """Holds the lock with signals put off: a handler that came back for it would wait for its own thread."""
+    with signals_put_off(), lock:
+        yield
 
 
 def _replace(number: int, handler: Any, by: Any) -> None:

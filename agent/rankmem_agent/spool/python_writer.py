@@ -19,12 +19,11 @@ import time
 import weakref
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rankmem_agent.signals import signals_put_off
+from rankmem_agent.signals import alone
 from rankmem_agent.spool import layout, life
 from rankmem_agent.spool.descriptors import OwnFile, above_the_standard_ones, open_above
 from rankmem_agent.spool.layout import Entry, Kind, State
@@ -102,7 +101,7 @@ class PythonSpoolWriter:
                 now by default.
         """
         now_ns = time.monotonic_ns()
-        with self._alone():
+        with alone(self._lock):
             if self._closed:
                 return DROPPED
             if now_ns - self._last_clock_ns >= _CLOCK_INTERVAL_NS and kind != Kind.CLOCK:
@@ -121,7 +120,7 @@ class PythonSpoolWriter:
         if len(view) % layout.RECORD_BYTES:
             raise ValueError(f"{len(view)} bytes are not whole records of {layout.RECORD_BYTES}")
         written, begin = 0, 0
-        with self._alone():
+        with alone(self._lock):
             while begin < len(view) and not self._closed:
                 room = layout.RECORDS_PER_SEGMENT - self._next_seq % layout.RECORDS_PER_SEGMENT
                 count = min(room, (len(view) - begin) // layout.RECORD_BYTES)
@@ -131,7 +130,7 @@ class PythonSpoolWriter:
 
     def clock(self) -> None:
         """Write a CLOCK record and the heartbeat now (done about once a second by :meth:`record`)."""
-        with self._alone():
+        with alone(self._lock):
             if not self._closed:
                 self._append_clock(time.monotonic_ns())
 
@@ -140,7 +139,7 @@ class PythonSpoolWriter:
         known = self._strings.get(text)
         if known is not None:
             return known
-        with self._alone():
+        with alone(self._lock):
             return self._string(text, layout.NOTE_BYTES_MAX)
 
     def frame(self, file_path: str, function: str, line_number: int) -> int:
@@ -165,13 +164,13 @@ class PythonSpoolWriter:
         Raises:
             OSError: it cannot be moved.
         """
-        with self._alone():
+        with alone(self._lock):
             os.rename(self._path, path)
             self._path = path
 
     def close(self) -> None:
         """Write END, mark the spool ended, let go of the files. Idempotent."""
-        with self._alone():
+        with alone(self._lock):
             if self._closed:
                 return
             self._append(packed(Kind.END, time_ns=time.monotonic_ns(), num_dropped=self._dropped))
@@ -182,11 +181,6 @@ class PythonSpoolWriter:
         """Let go of the files without an END, as a killed process does; forked children do so. Idempotent."""
         if not self._closed:
             self._let_go()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        with signals_put_off(), self._lock:
-            yield
 
     def _let_go(self) -> None:
         self._closed = True

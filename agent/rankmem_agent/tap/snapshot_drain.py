@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from rankmem_agent.hooks import missing
-from rankmem_agent.signals import signals_put_off
+from rankmem_agent.signals import alone
 from rankmem_agent.spool.layout import IN_CLOSURE, UNKNOWN, DeviceType, Kind, Phase
 from rankmem_agent.spool.python_writer import PythonSpoolWriter
 from rankmem_agent.tap.accelerators import CUDA, Accelerator
@@ -109,7 +109,7 @@ class SnapshotDrain:
 
         After the device's initialisation. Raises RankmemError where this torch cannot.
         """
-        with self._alone():
+        with alone(self._lock):
             if not self._history.is_recording():
                 self._history.start()
             self._on = self._has_attached = True
@@ -121,7 +121,7 @@ class SnapshotDrain:
 
     def drain(self) -> None:
         """Write what happened since the last drain."""
-        with self._alone():
+        with alone(self._lock):
             if not self._on:
                 return
             self._drained_s = time.monotonic()
@@ -201,7 +201,7 @@ class SnapshotDrain:
 
         The history stays on: the process ends, and a program that has switched on its own would lose it.
         """
-        with self._alone():
+        with alone(self._lock):
             self.drain()
             self._on = False
             self._writer.close()
@@ -217,7 +217,7 @@ class SnapshotDrain:
 
     def switch_off(self, detail: str) -> None:
         """Drains no more; what was not drained is lost with what follows."""
-        with self._alone():
+        with alone(self._lock):
             self._on = False
             self._write(self._pending)
             self._pending = []
@@ -283,12 +283,6 @@ class SnapshotDrain:
     def set_step(self, step: int, *, by_call: bool = False) -> None:
         """The number of the step that has begun."""
         self._course.append((time.monotonic_ns(), step, self._course[-1][2]))
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """A signal's handler amid a drain would find it half done, and what it raised would lose events."""
-        with signals_put_off(), self._lock:
-            yield
 
     def _write(self, records: list[Timed]) -> None:
         """By time, so that steps and marks stand among the events; equal times keep their order."""

@@ -1,4 +1,4 @@
-// Ranks over time: a line for each, coloured by how high it stood. Cells arrive as numbers from 1 to 255;
+// Ranks over time: a line for each row, coloured by how high it stood. Cells arrive as numbers from 1 to 255;
 // where rows share a line of pixels, what matters most is drawn.
 
 import { boxOf, drawTimeAxis, line } from "./axes.js";

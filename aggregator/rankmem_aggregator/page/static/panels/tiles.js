@@ -30,7 +30,7 @@ function fill(line, signal) {
   const before = line.children[HEADROOM]?.lastChild.textContent ?? "…";
   const figure = (name, text, changes) => tile(name, text, null, changes);
   const headroom = figure("least headroom", before, { mode: "headroom" });
-  const { complete, events, num_hosts: hosts, world_size: announced } = facts.session;
+  const { complete, events, num_hosts: hosts, world_size: world } = facts.session;
   const recorded = new Set(ranks.map((row) => row.rank)).size;
   refill(
     line,
@@ -38,7 +38,7 @@ function fill(line, signal) {
     figure("at", highest ? units.time(highest.peak_ns) : units.NOTHING, at),
     figure("sum of peaks", sumOfPeaks(ranks, complete), { view: "peak" }),
     headroom,
-    figure(`ranks on ${units.counted(hosts, "host")}`, units.count(recorded) + (announced > recorded ? ` of ${units.count(announced)}` : ""), { order: "host" }),
+    figure(`ranks on ${units.counted(hosts, "host")}`, units.count(recorded) + (world > recorded ? ` of ${units.count(world)}` : ""), { order: "host" }),
     figure("events", units.count(events), gone),
     figure("complete", complete ? "yes" : complete === false ? "no" : "not known", { view: "trust" }),
   );
